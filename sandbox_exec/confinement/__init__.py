@@ -1,0 +1,1 @@
+"""What is wanted, compiled to what this host can enforce."""

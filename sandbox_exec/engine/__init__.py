@@ -1,0 +1,1 @@
+"""One child's life, every child's loop."""

@@ -1,0 +1,219 @@
+"""The host's end of one child's channel: bounded frames in, an ordered queue out, poisoned once broken.
+
+A descriptor that a child sends is dropped by the kernel: plain recv offers no room for one.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import struct
+from array import array
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from sandbox_worker import protocol
+
+if TYPE_CHECKING:
+    from sandbox_exec.engine.broker import Broker
+
+FRAMES_A_TURN: Final = 16
+BYTES_A_TURN: Final = 65_536
+
+_CREDENTIALS: Final = struct.Struct("=iII")  # pid, uid, gid
+_MFD_CLOEXEC, _MFD_ALLOW_SEALING = 0x1, 0x2
+_F_ADD_SEALS, _ALL_SEALS = 1033, 0xF
+
+
+class Channel:
+    """One SEQPACKET socket on the loop.
+
+    Args:
+        broker: the loop.
+        sock: the host's end, non-blocking.
+        on_frame: gets each frame; may close the channel.
+        on_closed: the child's end is closed and everything it had sent was delivered.
+        on_violation: gets the fault of a frame that breaks the framing itself.
+        attest: have the kernel say which process sent the first frame; it is in `peer` then.
+    """
+
+    __slots__ = ("_blocked", "_broker", "_closed", "_fd", "_on_closed", "_on_frame", "_on_violation", "_outgoing", "_receive", "_sock", "peer")
+
+    def __init__(
+        self,
+        broker: Broker,
+        sock: socket.socket,
+        on_frame: Callable[[bytes], None],
+        on_closed: Callable[[], None],
+        on_violation: Callable[[str], None],
+        *,
+        attest: bool = False,
+    ) -> None:
+        self._broker, self._sock, self._fd = broker, sock, sock.fileno()
+        self._on_frame, self._on_closed, self._on_violation = on_frame, on_closed, on_violation
+        self._outgoing: deque[tuple[bytes, int]] | None = None  # frames that the socket had no room for
+        self._blocked = False
+        self._closed = False
+        self.peer = 0
+        self._receive: Callable[[int], bytes] = self._attested if attest else sock.recv
+        if attest:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+
+    def open(self) -> None:
+        """Begins to listen."""
+        self._broker.watch(self._fd, self)
+
+    def turn(self) -> bool:
+        """Reads a bounded share; see `broker.Source`."""
+        if self._outgoing:
+            self._flush()
+        on_frame, got = self._on_frame, 0
+        for _ in range(FRAMES_A_TURN):
+            try:
+                frame = self._receive(protocol.FRAME_BYTES + 1)
+            except BlockingIOError:
+                return False
+            except ConnectionResetError:
+                # The child died with a message of ours unread; its own last words come after this.
+                continue
+            if not frame:
+                self._nothing_more()
+                return False
+            got += len(frame)
+            if len(frame) > protocol.FRAME_BYTES:
+                self._on_violation("a frame above the bound")
+            else:
+                on_frame(frame)
+            if self._closed:
+                return False
+            if got >= BYTES_A_TURN:
+                break
+        return True
+
+    def _attested(self, size: int) -> bytes:
+        """The first frame, with the sender's pid in *our* namespace; no room for a descriptor of its."""
+        frame, ancillary, _, _ = self._sock.recvmsg(size, socket.CMSG_SPACE(_CREDENTIALS.size))
+        self._receive = self._sock.recv
+        self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 0)
+        for level, kind, data in ancillary:
+            if level == socket.SOL_SOCKET and kind == socket.SCM_CREDENTIALS:
+                self.peer = _CREDENTIALS.unpack(data)[0]
+        return frame
+
+    def drain(self, frames: int) -> bool:
+        """Reads on after the child's death; True once its last word was delivered."""
+        for _ in range(frames // FRAMES_A_TURN + 1):
+            if self._closed or not self.turn():
+                return True
+        return False
+
+    def _nothing_more(self) -> None:
+        poll = select.poll()
+        poll.register(self._fd, select.POLLIN)
+        events = poll.poll(0)
+        if events and events[0][1] & select.POLLHUP:
+            self._broker.forget(self._fd)
+            self._on_closed()
+        else:
+            self._on_violation("an empty frame")
+
+    def send(self, frame: bytes) -> None:
+        """Sends, or queues, one message; a large one goes in a sealed memfd.
+
+        Raises:
+            OSError: no memory or descriptors for the memfd.
+        """
+        if len(frame) <= protocol.INLINE_BYTES:
+            self._put(frame, -1)
+            return
+        fd = sealed(frame)
+        self._put(protocol.pack(protocol.Down.MEMFD, len(frame)), -1)
+        self._put(b"m", fd)
+
+    def send_data(self, data: bytes) -> None:
+        """Sends a sealed memfd with `data` as a descriptor of its own.
+
+        Raises:
+            OSError: no memory or descriptors for it.
+        """
+        self._put(b"m", sealed(data))
+
+    def _put(self, frame: bytes, fd: int) -> None:
+        if self._closed:
+            _close(fd)
+            return
+        if self._outgoing is None:
+            self._outgoing = deque()
+        self._outgoing.append((frame, fd))
+        if not self._blocked:
+            self._flush()
+
+    def _flush(self) -> None:
+        waiting = self._outgoing
+        while waiting:
+            frame, fd = waiting[0]
+            try:
+                if fd < 0:
+                    self._sock.send(frame)
+                else:
+                    self._sock.sendmsg([frame], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", [fd]))])
+            except BlockingIOError:
+                self._want_writable(wanted=True)
+                return
+            except OSError:  # the child is gone: its end is told elsewhere
+                self._drop_outgoing()
+                break
+            waiting.popleft()
+            _close(fd)
+        self._outgoing = None
+        self._want_writable(wanted=False)
+
+    def _want_writable(self, *, wanted: bool) -> None:
+        if wanted is not self._blocked:
+            self._blocked = wanted
+            self._broker.watch_writable(self._fd, on=wanted)
+
+    def _drop_outgoing(self) -> None:
+        for _, fd in self._outgoing or ():
+            _close(fd)
+        self._outgoing = None
+
+    def close(self) -> None:
+        """Closes the host's end; idempotent. Nothing is delivered any more."""
+        if not self._closed:
+            self._closed = True
+            self._broker.forget(self._fd)
+            self._drop_outgoing()
+            self._sock.close()
+
+    def abandon(self) -> None:
+        """Closes the descriptor in a forked copy of the host, without touching the loop."""
+        self._closed = True
+        self._sock.close()
+
+
+def sealed(data: bytes) -> int:
+    """A sealed memfd with `data`: the receiver can rely on it not to change.
+
+    Raises:
+        OSError: no memory for it.
+    """
+    import fcntl  # noqa: PLC0415 only for large payloads
+
+    fd = os.memfd_create("sandbox-exec", _MFD_CLOEXEC | _MFD_ALLOW_SEALING)
+    try:
+        rest = memoryview(data)
+        while rest:
+            rest = rest[os.write(fd, rest) :]
+        fcntl.fcntl(fd, _F_ADD_SEALS, _ALL_SEALS)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _close(fd: int) -> None:
+    if fd >= 0:
+        os.close(fd)

@@ -1,0 +1,88 @@
+"""The story of a child as its caller may follow it: bounded, every iterator complete from the start."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Final
+
+from sandbox_exec.engine.outcome import Event
+
+KEEP_EVENTS: Final = 1_000
+KEEP_BYTES: Final = 1 << 20
+
+Entry = tuple[str, str, float, dict[str, object], int]  # source, kind, at, data, bytes
+
+
+class EventLog:
+    """The last events of one child. Loop and callers meet under the executor's lock."""
+
+    __slots__ = ("_bytes", "_closed", "_entries", "_first", "_lock", "_news")
+
+    def __init__(self, lock: threading.Lock) -> None:
+        self._lock = lock
+        self._entries: list[Entry] = []
+        self._first = 0  # number of the first that is kept
+        self._bytes = 0
+        self._closed = False
+        self._news: threading.Condition | None = None  # made for the first who waits
+
+    def add(self, entry: Entry) -> None:
+        """Appends one event, and forgets the oldest beyond the bound."""
+        with self._lock:
+            self._entries.append(entry)
+            self._bytes += entry[4]
+            if len(self._entries) > KEEP_EVENTS or self._bytes > KEEP_BYTES:
+                self._forget()
+            if self._news is not None:
+                self._news.notify_all()
+
+    def _forget(self) -> None:
+        # A quarter at once, so that a flood pays for it rarely.
+        gone = max(1, len(self._entries) // 4)
+        self._bytes -= sum(entry[4] for entry in self._entries[:gone])
+        del self._entries[:gone]
+        self._first += gone
+
+    def close(self) -> None:
+        """No more will come."""
+        with self._lock:
+            self._closed = True
+            if self._news is not None:
+                self._news.notify_all()
+
+    def __iter__(self) -> Iterator[Event]:
+        return _Following(self)
+
+    def after(self, number: int) -> tuple[int, Event] | None:
+        """Waits for the first event from `number` on; None when no more will come."""
+        with self._lock:
+            while number - self._first >= len(self._entries):
+                if self._closed:
+                    return None
+                if self._news is None:
+                    self._news = threading.Condition(self._lock)
+                self._news.wait()
+            dropped = max(0, self._first - number)
+            number += dropped
+            source, kind, at, data, _ = self._entries[number - self._first]
+        return number, Event(source, kind, at, data, dropped)
+
+
+class _Following:
+    """One caller's place in a log."""
+
+    __slots__ = ("_log", "_next")
+
+    def __init__(self, log: EventLog) -> None:
+        self._log, self._next = log, 0
+
+    def __iter__(self) -> Iterator[Event]:
+        return self
+
+    def __next__(self) -> Event:
+        found = self._log.after(self._next)
+        if found is None:
+            raise StopIteration
+        self._next = found[0] + 1
+        return found[1]

@@ -1,0 +1,89 @@
+"""From a child's own word on its failure, and from its end, to the one word that classifies it."""
+
+from __future__ import annotations
+
+import errno
+import signal
+from typing import TYPE_CHECKING, Final
+
+from sandbox_exec.engine.outcome import ErrorInfo
+from sandbox_exec.engine.states import SubagentState, Verdict
+
+if TYPE_CHECKING:
+    from sandbox_exec.confinement.profile import Limits
+    from sandbox_exec.engine import messages
+    from sandbox_exec.engine.reaper import Exit
+    from sandbox_exec.engine.states import Ending
+
+FAILED: Final = SubagentState.FAILED
+
+
+def classified(
+    failure: messages.Failure, traceback: bytes, limits: Limits, *, cancelled: bool
+) -> tuple[Verdict, ErrorInfo]:
+    """The verdict that a Failure amounts to, and what callers get to read."""
+    state, cause = FAILED, "none"
+    match failure.kind:
+        case "cancelled":
+            word = "CANCELLED" if cancelled else failure.name
+            state = SubagentState.CANCELLED if cancelled else FAILED
+        case "too_large":
+            word = "RESULT_TOO_LARGE"
+        case "not_serializable":
+            word = "RESULT_NOT_SERIALIZABLE"
+        case _:
+            word, cause = _limit(failure, limits) or (failure.name, "none")
+    text = traceback.decode("utf-8", "replace")
+    return Verdict(state, word, cause), ErrorInfo(word, failure.type_name, failure.message, text)
+
+
+def _limit(failure: messages.Failure, limits: Limits) -> tuple[str, str] | None:
+    """The limit of ours that the exception comes from: only if there is one, and the error is its own."""
+    tasks = limits.processes is not None or limits.threads is not None
+    if failure.type_name == "builtins.MemoryError" and limits.memory_bytes is not None:
+        return "MEMORY_LIMIT", "limit:memory"
+    if failure.errno == errno.ENOMEM and limits.memory_bytes is not None:
+        return "MEMORY_LIMIT", "limit:memory"
+    if failure.errno == errno.EMFILE and limits.open_files is not None:
+        return "FILE_LIMIT", "limit:files"
+    if failure.errno == errno.EFBIG and limits.file_bytes is not None:
+        return "FILE_LIMIT", "limit:files"
+    no_task = failure.errno == errno.EAGAIN or failure.message == "can't start new thread"
+    if no_task and tasks:
+        return "PROCESS_LIMIT", "limit:processes"
+    return None
+
+
+def in_words(ending: Ending, exit_: Exit, limits: Limits) -> str:
+    """One sentence on an end that has no message of its own."""
+    match ending.classification:
+        case "TIMEOUT":
+            return f"the wall limit of {limits.wall_seconds:g} s was reached"
+        case "CPU_LIMIT":
+            return f"the cpu limit of {limits.cpu_seconds:g} s was reached"
+        case "RESULT_TOO_LARGE":
+            return f"the result is larger than result_bytes={limits.result_bytes:,}"
+        case "FILE_LIMIT":
+            return f"a file grew beyond file_bytes={limits.file_bytes:,}"
+        case "SIGNAL":
+            return f"the process was ended by {how(exit_)}"
+        case "EXIT_CODE":
+            return f"the command ended with {how(exit_)}"
+        case "NO_RESULT":
+            return f"the process ended ({how(exit_)}) without a result"
+        case "CANCELLED":
+            return "it was cancelled, and did not finish first"
+        case other:
+            return str(other)
+
+
+def how(exit_: Exit) -> str:
+    """An exit status in words."""
+    if exit_.code is not None:
+        return f"exit code {exit_.code}"
+    if exit_.signal is None:
+        return "a status that somebody else took"
+    try:
+        return signal.Signals(exit_.signal).name
+    except ValueError:
+        return f"signal {exit_.signal}"

@@ -1,0 +1,311 @@
+"""The host's half of the conversation with one child: believes nothing, answers, keeps what was said.
+
+A message that is not permitted now, or is not exactly what it should be, poisons the channel: nothing
+after it is read, and the child is ended. Everything here runs on the broker's thread.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Final, Protocol
+
+from sandbox_exec.engine import messages, states, values
+from sandbox_exec.engine.channel import Channel
+from sandbox_exec.engine.failures import classified
+from sandbox_exec.engine.states import Cause, Message, SubagentState
+from sandbox_worker import protocol
+
+if TYPE_CHECKING:
+    from sandbox_exec.confinement.profile import Limits
+    from sandbox_exec.engine.asks import Tool
+    from sandbox_exec.engine.child import Child
+    from sandbox_exec.engine.outcome import ErrorInfo
+    from sandbox_exec.engine.ward import Ward
+
+INLINE_DECODE: Final = 65_536  # larger texts are decoded off the loop
+MAX_DENIALS: Final = 64
+EVENT_OVERHEAD: Final = 200  # of an event in the log, beside its text
+
+
+class Keeper(Protocol):
+    """Who a child's words matter to."""
+
+    life: states.Life
+
+    def feed(self, event: states.Event) -> None:
+        """Takes a step in the child's life."""
+
+    def settle(self) -> None:
+        """Concludes, if the process is gone and all it said is known."""
+
+    def verified(self) -> str:
+        """Checks the worker from outside; returns what is wrong with it, or nothing."""
+
+
+class Hearing:
+    """Listens to one child.
+
+    Attributes:
+        value: its result, or the partial one.
+        partial: the text of its last partial result.
+        failure: its failure, as far as it is the child's word.
+        denials: names of tools that it asked for and was refused.
+        busy: a text is being decoded off the loop; nothing else of this child is handled meanwhile.
+    """
+
+    __slots__ = (
+        "_asks", "_channel", "_child", "_keeper", "_limits", "_steers_sent", "_text", "_ward",
+        "busy", "denials", "failure", "grants", "is_command", "partial", "value",
+    )  # fmt: skip
+
+    def __init__(self, ward: Ward, child: Child, limits: Limits, keeper: Keeper, *, is_command: bool) -> None:
+        self._ward, self._child, self._limits, self._keeper = ward, child, limits, keeper
+        self._channel: Channel | None = None
+        self._text: bytearray | None = None  # chunks so far
+        self._asks = self._steers_sent = 0
+        self.grants: Mapping[str, Tool] = {}
+        self.is_command = is_command
+        self.value: object = None
+        self.partial: bytes | None = None
+        self.failure: ErrorInfo | None = None
+        self.denials: list[str] = []
+        self.busy = False
+
+    def attach(self, sock: socket.socket, *, attest: bool) -> None:
+        """Takes the host's end of a new channel, in place of any before."""
+        self.close()
+        self._channel = Channel(
+            self._ward.broker, sock, self._on_frame, self._on_closed, self.poison, attest=attest
+        )
+
+    def open(self) -> None:
+        """Begins to listen."""
+        assert self._channel is not None
+        self._channel.open()
+
+    @property
+    def peer(self) -> int:
+        """The pid of the process that spoke first, as the kernel attested it; 0 where it was not asked."""
+        return self._channel.peer if self._channel is not None else 0
+
+    def drain(self, frames: int) -> bool:
+        """Reads on after the child's death; True once nothing is left."""
+        return self._channel is None or self._channel.drain(frames)
+
+    def close(self) -> None:
+        """Nothing is read or sent any more; idempotent."""
+        if self._channel is not None:
+            self._channel.close()
+
+    def abandon(self) -> None:
+        """Closes the descriptor in a forked copy of the host."""
+        if self._channel is not None:
+            self._channel.abandon()
+
+    # Down.
+
+    def send(self, frame: bytes) -> None:
+        """Sends one message; what cannot be sent ends the child."""
+        if self._channel is None:
+            return
+        try:
+            self._channel.send(frame)
+        except OSError as error:  # no memory, or no descriptor, for a large one
+            self.poison(f"a message could not be sent: {error}")
+
+    def send_data(self, data: bytes) -> None:
+        """Sends data as a descriptor of its own."""
+        if self._channel is None:
+            return
+        try:
+            self._channel.send_data(data)
+        except OSError as error:
+            self.poison(f"stdin could not be sent: {error}")
+
+    def flush_steers(self) -> None:
+        """Sends the steers that were accepted since the last time; before Run they wait."""
+        if not self._keeper.life.ran:
+            return
+        for number, text in self._child._unsent(self._steers_sent):  # noqa: SLF001 one object in two halves
+            self._steers_sent = number
+            self.send(protocol.pack(protocol.Down.STEER, number, text))
+
+    # Up.
+
+    def poison(self, why: str) -> None:
+        """Nothing that it says counts from here on."""
+        self.close()
+        self._keeper.feed(states.Violation(why))
+
+    def _on_closed(self) -> None:
+        self._keeper.feed(states.ChannelClosed())
+
+    def _on_frame(self, frame: bytes) -> None:
+        try:
+            message, text = messages.decode(frame)
+        except messages.Malformed as error:
+            self.poison(str(error))
+            return
+        kind, handle = _HANDLERS[type(message)]
+        life = self._keeper.life
+        if kind not in life.permitted:
+            self.poison(f"{kind.value!r} while {life.phase.name}")
+            return
+        try:
+            handle(self, message, text)
+        except _Unacceptable as error:
+            self.poison(str(error))
+
+    def _ready(self, message: messages.Ready, text: bytes) -> None:
+        _nothing_more(text)
+        if message.version != protocol.VERSION:
+            why = f"the worker speaks version {message.version}, this host {protocol.VERSION}"
+            self._keeper.feed(states.BootFailed(Cause.BOOT_FAILED, why))
+        elif wrong := self._keeper.verified():
+            self._keeper.feed(states.BootFailed(Cause.NOT_CONFINED, wrong))
+        else:
+            self._keeper.feed(states.Ready())
+
+    def _boot_failed(self, message: messages.BootFailed, text: bytes) -> None:
+        _nothing_more(text)
+        self._keeper.feed(states.BootFailed(Cause.BOOT_FAILED, message.why))
+
+    def _event(self, message: messages.Event, text: bytes) -> None:
+        data = self._named(text)
+        size = len(text) + EVENT_OVERHEAD
+        self._child._log.add(("child", message.kind, time.time(), data, size))  # noqa: SLF001, TID251 for people
+
+    def _ask(self, message: messages.Ask, text: bytes) -> None:
+        args = self._named(text)
+        if self._asks >= protocol.MAX_ASKS_IN_FLIGHT:
+            msg = "more asks in flight than agreed"
+            raise _Unacceptable(msg)
+        self._asks += 1
+        if not self._ward.asks.run(self.grants, message.id, message.tool, args, self._answer):
+            if len(self.denials) < MAX_DENIALS:
+                self.denials.append(message.tool)
+            data: dict[str, object] = {"tool": message.tool}
+            self._child._log.add(("executor", "denied", time.time(), data, EVENT_OVERHEAD))  # noqa: SLF001, TID251
+
+    def _answer(self, frame: bytes) -> None:
+        self._asks -= 1
+        self.send(frame)
+
+    def _steer_taken(self, message: messages.SteerTaken, text: bytes) -> None:
+        _nothing_more(text)
+        if not self._child._take(message.ids, self._steers_sent):  # noqa: SLF001
+            msg = "it took a steer that it was not sent"
+            raise _Unacceptable(msg)
+
+    def _chunk(self, _message: messages.Chunk, text: bytes) -> None:
+        if not text:
+            msg = "an empty chunk"
+            raise _Unacceptable(msg)
+        if self._text is None:
+            self._text = bytearray()
+        self._text += text
+        most = (self._limits.result_bytes or 0) + protocol.TOKEN_OVERHEAD * (self._limits.result_items or 0)
+        if len(self._text) > most:
+            self._text = None
+            self.close()
+            self._keeper.feed(states.LimitHit(Cause.RESULT_SIZE))
+
+    def _partial(self, _message: messages.Partial, text: bytes) -> None:
+        self.partial = self._whole(text)  # decoded only if it is needed
+
+    def _executing(self, _message: messages.Executing, text: bytes) -> None:
+        _nothing_more(text)
+        if not self.is_command:
+            msg = "a callable that says it becomes a command"
+            raise _Unacceptable(msg)
+        self._keeper.feed(states.Executing())
+
+    def _result(self, _message: messages.Result, text: bytes) -> None:
+        if self.is_command:
+            msg = "a result from a command"
+            raise _Unacceptable(msg)
+        whole = self._whole(text)
+        if len(whole) <= INLINE_DECODE:
+            self._succeed(self._decoded(whole))
+        else:
+            self.decode_off_loop(whole, self._succeed)
+
+    def _succeed(self, value: object) -> None:
+        self.value = value
+        self._keeper.feed(states.Verdict(SubagentState.SUCCEEDED, None))
+
+    def _failure(self, message: messages.Failure, text: bytes) -> None:
+        verdict, self.failure = classified(message, text, self._limits, cancelled=self._keeper.life.cancel_asked)
+        self._keeper.feed(verdict)
+
+    def _whole(self, text: bytes) -> bytes:
+        if self._text is None:
+            return text
+        whole = bytes(self._text) + text
+        self._text = None
+        return whole
+
+    def _named(self, text: bytes) -> dict[str, object]:
+        data = self._decoded(text)
+        if type(data) is not dict or not all(type(key) is str for key in data):
+            msg = "data that is no dict of names"
+            raise _Unacceptable(msg)
+        return data
+
+    def _decoded(self, text: bytes) -> object:
+        try:
+            return _decode(text, self._limits)
+        except values.ValueRefused as error:
+            raise _Unacceptable(str(error)) from error
+
+    def decode_off_loop(self, text: bytes, then: Callable[[object], None]) -> None:
+        """Decodes on a pool thread. Nothing more is read of this child: what it said last decides."""
+        self.busy = True
+        self.close()
+        post, limits = self._ward.broker.post, self._limits
+
+        def decode() -> None:
+            try:
+                value = _decode(text, limits)
+            except values.ValueRefused as error:
+                why = str(error)
+                post(lambda: self._decoding_done(lambda: self.poison(why)))
+            else:
+                post(lambda: self._decoding_done(lambda: then(value)))
+
+        self._ward.pool.submit(decode)
+
+    def _decoding_done(self, tell: Callable[[], None]) -> None:
+        self.busy = False
+        tell()
+        self._keeper.settle()
+
+
+class _Unacceptable(Exception):
+    """A message that is typed well and yet not what may be said."""
+
+
+def _nothing_more(text: bytes) -> None:
+    if text:
+        msg = "a text behind a message that has none"
+        raise _Unacceptable(msg)
+
+
+def _decode(text: bytes, limits: Limits) -> object:
+    return values.decode(text, max_bytes=limits.result_bytes or 0, max_items=limits.result_items or 0)
+
+
+_HANDLERS: Final[dict[type, tuple[Message, Callable[..., None]]]] = {
+    messages.Ready: (Message.READY, Hearing._ready),  # noqa: SLF001
+    messages.BootFailed: (Message.BOOT_FAILED, Hearing._boot_failed),  # noqa: SLF001
+    messages.Event: (Message.EVENT, Hearing._event),  # noqa: SLF001
+    messages.Ask: (Message.ASK, Hearing._ask),  # noqa: SLF001
+    messages.SteerTaken: (Message.STEER_TAKEN, Hearing._steer_taken),  # noqa: SLF001
+    messages.Chunk: (Message.CHUNK, Hearing._chunk),  # noqa: SLF001
+    messages.Partial: (Message.PARTIAL, Hearing._partial),  # noqa: SLF001
+    messages.Executing: (Message.EXECUTING, Hearing._executing),  # noqa: SLF001
+    messages.Result: (Message.RESULT, Hearing._result),  # noqa: SLF001
+    messages.Failure: (Message.FAILURE, Hearing._failure),  # noqa: SLF001
+}

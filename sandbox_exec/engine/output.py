@@ -1,0 +1,113 @@
+"""What a child prints: the first half of the bound, the last half, and an exact count of the rest.
+
+Chatter never kills a child and never blocks it for ever: each pipe gets its share of the loop's turns,
+and past the head only a ring of the tail is kept.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from sandbox_exec.engine.broker import Broker
+
+READ_BYTES: Final = 65_536
+# A pipe holds 64 KiB, at most 1 MiB (pipe-max-size); without a namespace a writer may outlive its tree.
+_LAST_TURNS: Final = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """One stream of a child, bounded.
+
+    Attributes:
+        head, tail: the first and the last bytes; the tail is empty while everything fits the head.
+        total_bytes: how many the child wrote.
+        dropped_bytes: how many of them, between head and tail, were not kept.
+    """
+
+    head: bytes = b""
+    tail: bytes = b""
+    total_bytes: int = 0
+    dropped_bytes: int = 0
+
+    @property
+    def text(self) -> str:
+        """Head and tail as UTF-8, with replacement characters, and a line that counts what is missing."""
+        if not self.dropped_bytes:
+            return (self.head + self.tail).decode("utf-8", "replace")
+        head, tail = (part.decode("utf-8", "replace") for part in (self.head, self.tail))
+        return f"{head}\n[... {self.dropped_bytes} bytes left out ...]\n{tail}"
+
+
+class Capture:
+    """The reading end of one output pipe, on the loop."""
+
+    __slots__ = ("_broker", "_fd", "_half", "_head", "_tail", "_total")
+
+    def __init__(self, broker: Broker, fd: int, keep_bytes: int) -> None:
+        self._broker, self._fd, self._half = broker, fd, keep_bytes // 2
+        self._head: bytearray | None = None
+        self._tail: bytearray | None = None
+        self._total = 0
+
+    def open(self) -> None:
+        """Begins to read."""
+        self._broker.watch(self._fd, self)
+
+    def turn(self) -> bool:
+        """Reads a bounded share; see `broker.Source`."""
+        scratch = self._broker.scratch
+        try:
+            got = os.readv(self._fd, [memoryview(scratch)[:READ_BYTES]])
+        except BlockingIOError:
+            return False
+        if got == 0:
+            self.close()
+            return False
+        self._keep(memoryview(scratch)[:got])
+        return True
+
+    def _keep(self, data: memoryview) -> None:
+        self._total += len(data)
+        if self._head is None:
+            self._head = bytearray()
+        room = self._half - len(self._head)
+        if room > 0:
+            self._head += data[:room]
+            data = data[room:]
+        if not data or not self._half:
+            return
+        if self._tail is None:
+            self._tail = bytearray()
+        self._tail += data[-self._half :]
+        if len(self._tail) > 2 * self._half:  # amortised: each byte is moved at most once
+            del self._tail[: -self._half]
+
+    def finish(self) -> Output:
+        """Reads what is left in the pipe and closes it. The writers are gone, or cut off here."""
+        for _ in range(_LAST_TURNS):
+            if self._fd < 0 or not self.turn():
+                break
+        self.close()
+        head, tail = bytes(self._head or b""), bytes((self._tail or b"")[-self._half or 1 << 62 :])
+        self._head = self._tail = None
+        return Output(head, tail, self._total, self._total - len(head) - len(tail))
+
+    def close(self) -> None:
+        """Closes the reading end; idempotent."""
+        if self._fd >= 0:
+            self._broker.forget(self._fd)
+            os.close(self._fd)
+            self._fd = -1
+
+
+def pipe(broker: Broker, keep_bytes: int) -> tuple[Capture, int]:
+    """A capture and the writing end for the child."""
+    ours, theirs = os.pipe2(os.O_CLOEXEC)
+    os.set_blocking(ours, False)
+    return Capture(broker, ours, keep_bytes), theirs
+
+

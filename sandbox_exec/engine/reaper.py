@@ -1,0 +1,219 @@
+"""Ends one process tree and says how it ended. The only caller of kill and wait.
+
+The host is the parent of every child (CLONE_PARENT), so the end is read from the kernel by pidfd. A
+status that somebody else took (``waitpid(-1)``, an ignored SIGCHLD) is asked of the pidfd itself, which
+knows it from Linux 6.15 on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import struct
+import sys
+from dataclasses import dataclass
+from typing import Final
+
+_REPORT_BYTES: Final = 8
+
+# ioctl(pidfd, PIDFD_GET_INFO): struct pidfd_info of 64 bytes, mask first, exit_code last.
+_PIDFD_GET_INFO: Final = 0xC040FF0B
+_PIDFD_INFO_EXIT: Final = 1 << 3
+_PIDFD_INFO: Final = struct.Struct("=Q52xi")
+
+_TICKS: Final = os.sysconf("SC_CLK_TCK")
+_CLD_EXITED: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """How the worker's process ended; code and signal both None: nobody can say any more.
+
+    Attributes:
+        code: exit code.
+        signal: signal number.
+        cpu_seconds: of the whole tree, as far as it was waited for.
+        peak_rss_bytes: the largest resident set of one of its processes.
+    """
+
+    code: int | None = None
+    signal: int | None = None
+    cpu_seconds: float = 0.0
+    peak_rss_bytes: int = 0
+
+
+class Process:
+    """One child's processes: the one that the host is the parent of, and the worker.
+
+    Args:
+        pid, pidfd: the host's own child, the worker itself (status is None) or its init.
+        status: reading end of the pipe on which init reports how the worker ended.
+        contained: whether init is pid 1 of a namespace, so that its end is the whole tree's.
+    """
+
+    __slots__ = ("_contained", "_status", "_worker_fd", "pid", "pidfd", "worker")
+
+    def __init__(self, pid: int, pidfd: int, status: int | None, *, contained: bool) -> None:
+        self.pid, self.pidfd = pid, pidfd
+        self._status, self._contained = status, contained
+        self.worker = pid if status is None else 0
+        self._worker_fd = pidfd if status is None else -1
+
+    def identify(self, worker: int) -> bool:
+        """Takes note of the worker's pid, as the kernel attested it; False if it is not init's child."""
+        if self._status is None:
+            return worker in {0, self.pid}
+        try:
+            fd = os.pidfd_open(worker)
+        except OSError:
+            return False
+        if _parent(worker) != self.pid:  # read after pidfd_open: this very process is meant
+            os.close(fd)
+            return False
+        self.worker, self._worker_fd = worker, fd
+        return True
+
+    def signal(self, number: int) -> None:
+        """Signals the worker; one that is gone is fine."""
+        if self._worker_fd >= 0:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._worker_fd, number)
+
+    def kill(self) -> None:
+        """SIGKILL for the whole tree."""
+        self.signal(signal.SIGKILL)  # both, so that neither waits for the other to be scheduled
+        if self._status is None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            if self._contained:
+                signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
+            else:  # a subreaper must live to end what comes home to it
+                signal.pidfd_send_signal(self.pidfd, signal.SIGTERM)
+                signal.pidfd_send_signal(self.pidfd, signal.SIGCONT)
+
+    def collect(self) -> Exit | None:
+        """Reaps; None while it lives."""
+        try:
+            found = os.waitid(os.P_PIDFD, self.pidfd, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:
+            return self._stolen()
+        if found is None:
+            return None
+        cpu, rss = 0.0, 0
+        with contextlib.suppress(ChildProcessError):
+            # By pid, for its rusage: the zombie seen a moment ago keeps the number from being reused.
+            _, _, used = os.wait4(self.pid, os.WNOHANG)
+            cpu, rss = used.ru_utime + used.ru_stime, used.ru_maxrss * 1024
+        code, number = self._by_init() or _read(found.si_code, found.si_status)
+        return Exit(code, number, cpu, rss)
+
+    def wait(self) -> None:
+        """Reaps a process of ours that was killed a moment ago."""
+        with contextlib.suppress(ChildProcessError):
+            os.waitid(os.P_PIDFD, self.pidfd, os.WEXITED)
+
+    def _stolen(self) -> Exit:
+        if (told := self._by_init()) is not None:
+            return Exit(*told)
+        status = _status_by_pidfd(self.pidfd)
+        if status is None:
+            return Exit()
+        if os.WIFSIGNALED(status):
+            return Exit(signal=os.WTERMSIG(status))
+        return Exit(code=os.WEXITSTATUS(status))
+
+    def _by_init(self) -> tuple[int | None, int | None] | None:
+        if self._status is None:
+            return None
+        report = b""
+        with contextlib.suppress(BlockingIOError):
+            report = os.read(self._status, _REPORT_BYTES)
+        if len(report) == _REPORT_BYTES:
+            return _read(*(int.from_bytes(report[i : i + 4], sys.byteorder, signed=True) for i in (0, 4)))
+        return None, int(signal.SIGKILL)  # init went first, and the kernel ended the worker with it
+
+    def cpu_seconds(self) -> float:
+        """User and system time of the tree until now, of the living and of those they waited for."""
+        total, todo = 0, [self.pid]
+        while todo:
+            pid = todo.pop()
+            with contextlib.suppress(OSError, IndexError, ValueError):
+                total += sum(int(field) for field in _stat(pid)[11:15])
+                todo += _children(pid)
+        return total / _TICKS
+
+    def rss_bytes(self) -> int:
+        """The worker's resident set now."""
+        try:
+            with open(f"/proc/{self.worker}/statm", "rb") as file:
+                return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        except (OSError, IndexError):
+            return 0
+
+    def close(self) -> None:
+        """Closes the descriptors; idempotent."""
+        for fd in {self.pidfd, self._worker_fd, -1 if self._status is None else self._status}:
+            if fd >= 0:
+                os.close(fd)
+        self.pidfd = self._worker_fd = -1
+        if self._status is not None:
+            self._status = -1
+
+
+def _read(how: int, status: int) -> tuple[int | None, int | None]:
+    return (status, None) if how == _CLD_EXITED else (None, status)
+
+
+def _status_by_pidfd(pidfd: int) -> int | None:
+    import fcntl  # noqa: PLC0415 only where a status was taken
+
+    info = bytearray(64)
+    _PIDFD_INFO.pack_into(info, 0, _PIDFD_INFO_EXIT, 0)
+    try:
+        fcntl.ioctl(pidfd, _PIDFD_GET_INFO, info)
+    except OSError:  # before Linux 6.13
+        return None
+    mask, status = _PIDFD_INFO.unpack(info)
+    return status if mask & _PIDFD_INFO_EXIT else None
+
+
+def _stat(pid: int) -> list[bytes]:
+    """The fields of /proc/PID/stat after the name, which may hold anything: [1] is the parent."""
+    with open(f"/proc/{pid}/stat", "rb") as file:
+        return file.read().rpartition(b")")[2].split()
+
+
+def _parent(pid: int) -> int:
+    try:
+        return int(_stat(pid)[1])
+    except (OSError, IndexError, ValueError):
+        return -1
+
+
+def _children(pid: int) -> list[int]:
+    found = []
+    for task in os.listdir(f"/proc/{pid}/task"):
+        with open(f"/proc/{pid}/task/{task}/children", "rb") as file:
+            found += [int(child) for child in file.read().split()]
+    return found
+
+
+def end_strays(thread: int, known: set[int]) -> None:
+    """Ends children that this thread of the host is the parent of and nobody knows.
+
+    A launcher that died between a clone and its answer leaves one: it has seen nothing but Boot.
+    """
+    try:
+        with open(f"/proc/self/task/{thread}/children", "rb") as file:
+            pids = {int(pid) for pid in file.read().split()}
+    except OSError:  # a kernel without CONFIG_PROC_CHILDREN: such a child ends itself at EOF
+        return
+    for pid in pids - known:
+        with contextlib.suppress(ProcessLookupError, ChildProcessError):
+            fd = os.pidfd_open(pid)
+            try:
+                signal.pidfd_send_signal(fd, signal.SIGKILL)
+                os.waitid(os.P_PIDFD, fd, os.WEXITED)
+            finally:
+                os.close(fd)

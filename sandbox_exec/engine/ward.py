@@ -1,0 +1,156 @@
+"""All children of one executor: admission in order of arrival, slots, and the end of all.
+
+Started in order (broker, spawner, launcher, children) and ended in reverse. After a fork of the host
+the copy's ward is only closed descriptors: it refuses every launch.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import weakref
+from collections import deque
+from typing import TYPE_CHECKING
+
+from sandbox_exec.engine import states
+from sandbox_exec.engine.asks import Asks
+from sandbox_exec.engine.broker import Broker
+from sandbox_exec.engine.pool import Pool
+from sandbox_exec.engine.spawner import Spawner
+from sandbox_exec.engine.templates import Launchers
+from sandbox_exec.engine.warden import Warden
+from sandbox_exec.errors import ExecutorClosed
+
+if TYPE_CHECKING:
+    from sandbox_exec.confinement.plan import Plan
+    from sandbox_exec.engine.child import Child
+
+DECODERS = 2
+
+
+class Ward:
+    """The engine behind one executor.
+
+    Attributes:
+        lock: guards what loop and callers share: it is never held while anything waits.
+        pids: of the processes that the host is the parent of.
+    """
+
+    def __init__(self, max_children: int, python: str | None = None) -> None:
+        self.lock = threading.Lock()
+        self.broker = Broker()
+        self.pool = Pool("decoder", DECODERS)
+        self.asks = Asks(self.broker, time.monotonic)
+        self.pids: set[int] = set()
+        self._spawner = Spawner(python)
+        self.launchers = Launchers(self.broker, self._spawner, lambda: self.pids)
+        self._max = max_children
+        self._wardens: dict[str, tuple[Child, Warden]] = {}  # live and queued, oldest first
+        self._queue: deque[tuple[Child, Warden]] = deque()
+        self._running: set[str] = set()
+        self._closed: str | None = None
+        self._started = 0
+        self._ended: dict[str, int] = {}
+        _wards.add(self)
+
+    def launch(self, child: Child, plan: Plan, run_frame: bytes, stdin: bytes, *, is_command: bool) -> None:
+        """Takes a child in. From any thread.
+
+        Raises:
+            ExecutorClosed: no more children are taken.
+        """
+        warden = Warden(self, child, plan, run_frame, stdin, is_command=is_command)
+        with self.lock:
+            if self._closed is not None:
+                raise ExecutorClosed(self._closed)
+            child._warden = warden  # noqa: SLF001 one object in two halves
+            self._wardens[child.id] = child, warden
+            self._started += 1
+            self.broker.post(lambda: self._admit(child, warden))
+
+    def _admit(self, child: Child, warden: Warden) -> None:
+        if not child.alive:
+            return
+        if len(self._running) >= self._max:
+            self._queue.append((child, warden))
+            return
+        self._running.add(child.id)
+        warden.feed(states.Admitted())
+
+    def released(self, child: Child) -> None:
+        """Nothing of this child is left; the next in the queue may start. On the loop."""
+        with self.lock:
+            self._wardens.pop(child.id, None)
+            state = child.state.value
+            self._ended[state] = self._ended.get(state, 0) + 1
+        self._running.discard(child.id)
+        while self._queue and len(self._running) < self._max:
+            self._admit(*self._queue.popleft())
+
+    def children(self) -> list[Child]:
+        """The live ones, oldest first."""
+        with self.lock:
+            return [child for child, _ in self._wardens.values() if child.alive]
+
+    def statistics(self) -> dict[str, object]:
+        """Counts: live, queued, started, ended by state."""
+        with self.lock:
+            queued = sum(child.state is states.SubagentState.PENDING for child, _ in self._wardens.values())
+            live = sum(child.alive for child, _ in self._wardens.values()) - queued
+            return {"live": live, "queued": queued, "started": self._started, "ended": dict(self._ended)}
+
+    def shut(self, why: str) -> None:
+        """Takes no more children; idempotent."""
+        with self.lock:
+            self._closed = self._closed or why
+
+    def end_children(self) -> None:
+        """Asks every child to end, in reverse order of start."""
+        with self.lock:
+            children = [child for child, _ in self._wardens.values()]
+        for child in reversed(children):
+            child.cancel("the executor is shut down")
+
+    def close(self) -> None:
+        """Ends the engine: children first, then what they were made by. Not from the loop."""
+        self.shut("the executor was shut down: make a new one")
+        self.end_children()
+        for child in self.children():
+            child.outcome()
+        done = threading.Event()
+
+        def end_launcher() -> None:
+            self.launchers.close()
+            done.set()
+
+        self.broker.post(end_launcher)
+        done.wait()
+        self._spawner.close()
+        self.pool.close()
+        self.asks.close()
+        self.broker.close()
+        _wards.discard(self)
+
+    def abandon(self) -> None:
+        """In a forked copy of the host: closes the descriptors, and refuses from now on."""
+        self.lock = threading.Lock()  # the copy may have been made while another thread held it
+        self._closed = "this executor was made before fork: make a new one in this process"
+        self.launchers.abandon()
+        for _, warden in self._wardens.values():
+            warden.abandon()
+        self._wardens.clear()
+        self.broker.abandon()
+
+
+# The copy of a forked host holds every channel: a child's death would be seen late, or never.
+_wards: weakref.WeakSet[Ward] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for ward in list(_wards):
+        ward.abandon()
+    _wards.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork)

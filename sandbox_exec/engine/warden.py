@@ -1,0 +1,308 @@
+"""The loop's side of one child: feeds `states.step` with what happens, and carries out what it says.
+
+What the child says is heard by `hearing.Hearing`. Everything here runs on the broker's thread, except
+where it says so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Final, assert_never
+
+from sandbox_exec.engine import states
+from sandbox_exec.engine.failures import in_words
+from sandbox_exec.engine.hearing import EVENT_OVERHEAD, Hearing
+from sandbox_exec.engine.outcome import ErrorInfo, ExitInfo, Outcome, Usage
+from sandbox_exec.engine.output import Capture, Output, pipe
+from sandbox_exec.engine.reaper import Exit, Process
+from sandbox_exec.engine.states import Cause, Life, Timer
+from sandbox_exec.engine.templates import DIRECT, INIT
+from sandbox_worker import protocol
+
+if TYPE_CHECKING:
+    from sandbox_exec.confinement.plan import Plan
+    from sandbox_exec.engine.broker import Deadline
+    from sandbox_exec.engine.child import Child
+    from sandbox_exec.engine.ward import Ward
+
+SECONDS: Final = {Timer.BOOT: 10.0, Timer.LEAVE: 0.5, Timer.UNREAPED: 30.0}  # GRACE is the limits' own
+CPU_SAMPLE_SECONDS: Final = 0.05
+DRAIN_FRAMES: Final = 64
+
+
+class Warden:
+    """Keeps one child from its launch to its end.
+
+    Args:
+        run_frame: the Run message, ready-made: its size and contents were checked in the caller's thread.
+        stdin: what the child reads on descriptor 0; empty for end of file at once.
+    """
+
+    __slots__ = (
+        "_captures", "_child", "_clocks", "_deadline", "_drained", "_exit", "_hearing", "_plan", "_process",
+        "_ran_at", "_run_frame", "_started_at", "_status", "_stdin", "_ward", "life",
+    )  # fmt: skip
+
+    def __init__(self, ward: Ward, child: Child, plan: Plan, run_frame: bytes, stdin: bytes, *, is_command: bool) -> None:
+        self._ward, self._child, self._plan = ward, child, plan
+        self._run_frame, self._stdin = run_frame, stdin
+        limits = plan.limits
+        self.life = Life(cpu_limited=limits.cpu_seconds is not None, file_limited=limits.file_bytes is not None)
+        self._hearing = Hearing(ward, child, limits, self, is_command=is_command)
+        self._captures: list[Capture] = []
+        self._status: int | None = None  # init's pipe, until its process takes it
+        self._process: Process | None = None
+        self._deadline: Deadline | None = None
+        self._clocks: list[Deadline] = []
+        self._exit: Exit | None = None
+        self._drained = False
+        self._started_at = self._ran_at = 0.0
+        self._note("queued")
+
+    def feed(self, event: states.Event) -> None:
+        """One step of its life."""
+        self.life, effects = states.step(self.life, event)
+        if self._child.alive:
+            self._child._state = self.life.public  # noqa: SLF001 one object in two halves
+        for effect in effects:
+            self._carry_out(effect)
+
+    def cancel(self, event: states.CancelAsked | states.KillAsked, reason: str) -> None:
+        """The caller's wish."""
+        if not self.life.cancel_asked and self._child.alive:
+            self._note("ending", {"reason": reason[:500]} if reason else {})
+        self.feed(event)
+
+    def flush_steers(self) -> None:
+        """There are steers to send."""
+        self._hearing.flush_steers()
+
+    def usage(self) -> Usage:
+        """Live figures; from any thread."""
+        process = self._process
+        if process is None or not self._ran_at:
+            return Usage()
+        return Usage(time.monotonic() - self._ran_at, process.cpu_seconds(), process.rss_bytes())
+
+    # templates.Order: a process for it.
+
+    def prepare(self) -> tuple[str, list[tuple[int, int, int]], list[int]]:
+        """Makes the descriptors, and lays Boot ready; see `templates.Order`."""
+        self._close_descriptors()
+        limits = self._plan.limits
+        shape = INIT if self._plan.may_fork else DIRECT
+        with contextlib.ExitStack() as undo:
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            ours.setblocking(False)
+            undo.callback(ours.close)
+            fds = [theirs.detach()]
+            undo.callback(lambda: [os.close(fd) for fd in fds])
+            for _ in ("stdout", "stderr"):
+                capture, end = pipe(self._ward.broker, limits.output_bytes or 0)
+                undo.callback(capture.close)
+                self._captures.append(capture)
+                fds.append(end)
+            if shape == INIT:
+                self._status, end = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+                fds.append(end)
+            undo.pop_all()
+        self._hearing.attach(ours, attest=shape == INIT)
+        plan = {"result_bytes": limits.result_bytes, "result_items": limits.result_items}
+        self._hearing.send(protocol.pack(protocol.Down.BOOT, protocol.VERSION, plan))
+        return shape, list(self._plan.rlimits), fds
+
+    def spawned(self, pid: int, pidfd: int, *, contained: bool) -> None:
+        """See `templates.Order`."""
+        self._process, self._status = Process(pid, pidfd, self._status, contained=contained), None
+        self._started_at = time.time()  # noqa: TID251 for people
+        self._child.degraded = self._plan.degraded
+        if self._plan.may_fork and not contained:
+            self._child.degraded += ("pidns",)
+        self._ward.pids.add(pid)
+        self._hearing.open()
+        for capture in self._captures:
+            capture.open()
+        self._ward.broker.watch_end(pidfd, self._on_death)
+        self._note("spawned", {"pid": pid})
+        self.feed(states.Spawned())
+
+    def failed(self, why: str) -> None:
+        """See `templates.Order`."""
+        self.feed(states.SpawnFailed(why))
+
+    # hearing.Keeper.
+
+    def verified(self) -> str:
+        """Whether the one that says Ready is the worker that was spawned; see `hearing.Keeper`."""
+        assert self._process is not None
+        if not self._process.identify(self._hearing.peer):
+            return "Ready came from another process than the one that was spawned"
+        self._child.pid = self._process.worker
+        self._note("ready")
+        return ""
+
+    def settle(self) -> None:
+        """Concludes, once the process is gone and all it said is known; see `hearing.Keeper`."""
+        if self._exit is None or not self._drained or self._hearing.busy:
+            return
+        partial_text, self._hearing.partial = self._hearing.partial, None
+        if partial_text is not None and self.life.verdict is None:
+            self._hearing.decode_off_loop(partial_text, self._keep_partial)
+            return
+        self.feed(states.Gone(self._exit.code, self._exit.signal))
+
+    def _keep_partial(self, value: object) -> None:
+        self._hearing.value = value
+
+    # Its end.
+
+    def _on_death(self) -> None:
+        assert self._process is not None
+        self._exit = self._process.collect()
+        broker = self._ward.broker
+        if self._exit is None:  # a spurious wake-up: look again
+            broker.call_at(time.monotonic() + 0.001, self._on_death)
+            return
+        broker.forget(self._process.pidfd)
+        self._read_last_words()
+
+    def _read_last_words(self) -> None:
+        if not self._hearing.drain(DRAIN_FRAMES):
+            self._ward.broker.post(self._read_last_words)  # the others have their turn first
+            return
+        self._drained = True
+        self.settle()
+
+    # What `states` wants done.
+
+    def _carry_out(self, effect: states.Effect) -> None:
+        match effect:
+            case states.Spawn():
+                self._ward.launchers.request(self)
+            case states.Run():
+                self._run()
+            case states.AskCancel():
+                self._hearing.send(protocol.pack(protocol.Down.CANCEL))
+                self._signal(signal.SIGURG)
+            case states.Terminate():
+                self._note("ending", {"signal": "SIGTERM"})
+                self._signal(signal.SIGTERM)
+            case states.Kill(cause):
+                self._note("ending", {"signal": "SIGKILL", "cause": cause.value})
+                if self._process is not None:
+                    self._process.kill()
+            case states.Arm(timer):
+                self._arm(timer)
+            case states.CloseSteering():
+                self._child._close_steering()  # noqa: SLF001
+            case states.Publish(ending):
+                self._publish(ending)
+            case states.Release():
+                self._release()
+            case _:
+                assert_never(effect)
+
+    def _run(self) -> None:
+        self._hearing.send(self._run_frame)
+        if self._stdin:
+            self._hearing.send_data(self._stdin)
+        self._run_frame = self._stdin = b""
+        self._ran_at = time.monotonic()
+        self._note("running")
+        limits = self._plan.limits
+        if limits.wall_seconds is not None:
+            at = self._ran_at + limits.wall_seconds
+            self._clocks.append(self._ward.broker.call_at(at, partial(self.feed, states.LimitHit(Cause.WALL))))
+        if limits.cpu_seconds is not None:
+            self._sample_cpu(limits.cpu_seconds)
+        self._hearing.flush_steers()
+
+    def _sample_cpu(self, most: float) -> None:
+        """Looks again when the limit could be reached at the earliest."""
+        if self._exit is not None or self._process is None:
+            return
+        left = most - self._process.cpu_seconds()
+        if left <= 0:
+            self.feed(states.LimitHit(Cause.CPU))
+            return
+        at = time.monotonic() + max(CPU_SAMPLE_SECONDS, left / (os.cpu_count() or 1))
+        self._clocks = [clock for clock in self._clocks if clock.call is not None]
+        self._clocks.append(self._ward.broker.call_at(at, partial(self._sample_cpu, most)))
+
+    def _arm(self, timer: Timer) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+        at = time.monotonic() + SECONDS.get(timer, self._plan.limits.grace_seconds or 0.0)
+        self._deadline = self._ward.broker.call_at(at, partial(self.feed, states.TimerFired(timer)))
+
+    def _signal(self, number: int) -> None:
+        if self._process is not None:
+            self._process.signal(number)
+
+    def _note(self, kind: str, data: dict[str, object] | None = None) -> None:
+        self._child._log.add(("executor", kind, time.time(), data or {}, EVENT_OVERHEAD))  # noqa: SLF001, TID251
+
+    def _publish(self, ending: states.Ending) -> None:
+        for clock in (*self._clocks, self._deadline):
+            if clock is not None:
+                clock.cancel()
+        now = time.time()  # noqa: TID251 for people
+        exit_, hearing = self._exit or Exit(), self._hearing
+        stdout, stderr = [capture.finish() for capture in self._captures] or (Output(), Output())
+        succeeded = ending.classification is None
+        self._note("ended", {"state": ending.state.value, "cause": ending.cause})
+        self._child._publish(  # noqa: SLF001
+            Outcome(
+                child_id=self._child.id,
+                state=ending.state,
+                value=hearing.value if succeeded else None,
+                error=None if succeeded else self._error(ending),
+                exit=ExitInfo(exit_.code, exit_.signal, ending.cause),
+                partial=None if succeeded else hearing.value,
+                stdout=stdout,
+                stderr=stderr,
+                usage=Usage(
+                    time.monotonic() - self._ran_at if self._ran_at else 0.0,
+                    exit_.cpu_seconds,
+                    exit_.peak_rss_bytes,
+                ),
+                missed_steer=self._child._missed(),  # noqa: SLF001
+                denials=tuple(hearing.denials),
+                degraded=self._child.degraded,
+                started_at=self._started_at or now,
+                completed_at=now,
+            )
+        )
+
+    def _error(self, ending: states.Ending) -> ErrorInfo:
+        said = self._hearing.failure
+        if said is not None and said.classification == ending.classification:
+            return said
+        words = ending.detail or in_words(ending, self._exit or Exit(), self._plan.limits)
+        return ErrorInfo(ending.classification or "", message=words)
+
+    def _release(self) -> None:
+        self._close_descriptors()
+        if self._process is not None:
+            self._ward.broker.forget(self._process.pidfd)
+            self._ward.pids.discard(self._process.pid)
+            self._process.close()
+        self._ward.released(self._child)
+
+    def _close_descriptors(self) -> None:
+        self._hearing.close()
+        for capture in self._captures:
+            capture.close()
+        self._captures = []
+        if self._status is not None:
+            os.close(self._status)
+            self._status = None
+
+    def abandon(self) -> None:
+        """Closes the host's ends in a forked copy of the host."""
+        self._hearing.abandon()

@@ -1,0 +1,14 @@
+"""What code inside a child may use: ``import sandbox_worker as sw; ctx = sw.context()``."""
+
+__all__ = ["Cancelled", "Context", "Denied", "ToolFailed", "context"]
+
+
+def __getattr__(name: str) -> object:
+    # At first use: the host imports this package for its protocol alone.
+    if name not in __all__:
+        msg = f"module {__name__!r} has no attribute {name!r}"
+        raise AttributeError(msg)
+    from sandbox_worker import conversation
+
+    globals().update({each: getattr(conversation, each) for each in __all__})
+    return globals()[name]

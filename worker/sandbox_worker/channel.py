@@ -1,0 +1,109 @@
+"""The worker's end of its channel: whole frames, from any thread, never half of one.
+
+A SEQPACKET socket takes read(2) and write(2), so that an exec'd worker needs no socket module before
+it is Ready. A channel whose host is gone ends the worker: nothing is left to work for.
+"""
+
+import posix
+from _thread import allocate_lock
+
+from sandbox_worker import protocol
+
+HOST_GONE = 113
+
+_sequence = allocate_lock()
+_socket_object = None
+
+
+def send(header: str, text: bytes = b"") -> None:
+    """Sends one message: its line of JSON, and the value text that belongs to it.
+
+    Raises:
+        ValueError: the frame is too large.
+    """
+    frame = b"%b\n%b" % (header.encode(), text)
+    if len(frame) > protocol.FRAME_BYTES:
+        msg = f"a message of {len(frame)} bytes does not fit a frame of {protocol.FRAME_BYTES}"
+        raise ValueError(msg)
+    try:
+        posix.write(protocol.CHANNEL_FD, frame)
+    except (BrokenPipeError, ConnectionResetError):
+        posix._exit(HOST_GONE)  # noqa: SLF001
+
+
+def send_value(header: str, text: bytes) -> None:
+    """Sends a message whose text may need several frames: chunks, then the message itself.
+
+    The caller must keep Cancelled away meanwhile (`Context.shielded`): half a text is a broken protocol.
+    """
+    with _sequence:
+        start = 0
+        while len(text) - start > protocol.CHUNK_BYTES:
+            send('{"t":"chunk"}', text[start : start + protocol.CHUNK_BYTES])
+            start += protocol.CHUNK_BYTES
+        send(header, text[start:] if start else text)
+
+
+def receive() -> tuple:
+    """Waits for the next message of the host."""
+    try:
+        frame = posix.read(protocol.CHANNEL_FD, protocol.FRAME_BYTES + 1)
+    except ConnectionResetError:
+        frame = b""
+    return _opened(frame)
+
+
+def poll() -> tuple | None:
+    """The next message of the host, or None if there is none now."""
+    connection = _socket_object or _as_socket()
+    try:
+        frame = connection.recv(protocol.FRAME_BYTES + 1, _DONTWAIT)
+    except BlockingIOError:
+        return None
+    except ConnectionResetError:
+        frame = b""
+    return _opened(frame)
+
+
+_DONTWAIT = 0x40
+
+
+def _opened(frame: bytes) -> tuple:
+    if not frame:
+        posix._exit(HOST_GONE)  # noqa: SLF001
+    message = protocol.unpack(frame)
+    if message[0] == protocol.Down.MEMFD:
+        return protocol.unpack(_from_memfd(message[1]))
+    return message
+
+
+def _as_socket() -> object:
+    global _socket_object  # noqa: PLW0603 made once: closing it would close the channel
+    import _socket  # noqa: PLC0415 an extension module on most builds: only once the target runs
+
+    _socket_object = _socket.socket(fileno=protocol.CHANNEL_FD)
+    return _socket_object
+
+
+def receive_descriptor() -> int:
+    """Waits for the descriptor that the last message announced."""
+    connection = _socket_object or _as_socket()
+    _, ancillary, _, _ = connection.recvmsg(1, 64)
+    return int.from_bytes(ancillary[0][2][:4], _byteorder())
+
+
+def _from_memfd(size: int) -> bytes:
+    fd = receive_descriptor()
+    try:
+        data = posix.pread(fd, size, 0)
+        while len(data) < size:
+            data += posix.pread(fd, size - len(data), len(data))
+    finally:
+        posix.close(fd)
+    return data
+
+
+def _byteorder() -> str:
+    import sys  # noqa: PLC0415 built in
+
+    return sys.byteorder

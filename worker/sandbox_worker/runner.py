@@ -1,0 +1,197 @@
+"""Runs the one assignment and turns every ending into one Result or Failure; then the process ends.
+
+The assignment is a dict: ``id goal context toolsets workspace`` (for the context), ``path`` (appended to
+sys.path), ``env`` (replaces the environment), ``cwd``, ``stdin`` (whether a descriptor for it follows), and
+either ``argv`` (a command) or ``target`` (("ref", module, qualname) | ("value", pickled)) with ``args``
+(see `conversation.load`).
+"""
+
+import _signal
+import builtins
+import posix
+import sys
+
+from sandbox_worker import channel, conversation, protocol
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import TracebackType
+
+_TEXT_BYTES = 40_000  # of a traceback, so that a Failure fits one frame
+_BALLAST_BYTES = 2 << 20  # address space to report a MemoryError with, under RLIMIT_AS
+
+
+def run(assignment: dict, own: conversation.Context) -> None:
+    """Never returns."""
+    owner = posix.getpid()
+    _prepare(assignment, own)
+    report = _command if "argv" in assignment else _call
+    header, text = report(assignment, own)
+    if posix.getpid() != owner:  # the target forked, and this copy fell out of it
+        posix._exit(0)  # noqa: SLF001
+    _flush()
+    channel.send_value(header, text)
+    posix._exit(0)  # noqa: SLF001 threads and atexit hooks do not run on
+
+
+def _prepare(assignment: dict, own: conversation.Context) -> None:
+    for name in ("id", "goal", "context", "toolsets", "workspace"):
+        setattr(own, name, assignment[name])
+    environment = {key.encode(): value.encode("utf-8", "surrogateescape") for key, value in assignment["env"].items()}
+    for key in list(posix.environ):
+        posix.unsetenv(key)
+    posix.environ.clear()
+    for key, value in environment.items():
+        posix.putenv(key, value)
+    posix.environ.update(environment)  # what os.environ will be made from
+    sys.path.extend(assignment["path"])
+    builtins.exit = builtins.quit = sys.exit  # `site`, which we do without, would have made them
+    if assignment["stdin"]:
+        fd = channel.receive_descriptor()
+        posix.lseek(fd, 0, 0)
+        posix.dup2(fd, 0)
+        posix.close(fd)
+
+
+def _call(assignment: dict, own: conversation.Context) -> tuple[str, bytes]:
+    ballast = bytearray(_BALLAST_BYTES)
+    try:
+        try:
+            own._armed = True  # noqa: SLF001
+            _enter(assignment["cwd"])
+            args, kwargs = conversation.load(assignment["args"])
+            value = _target(assignment["target"])(*args, **kwargs)
+            own._armed = False  # noqa: SLF001
+        except SystemExit as error:
+            own._armed = False  # noqa: SLF001
+            if error.code is None or (error.code == 0 and type(error.code) is int):
+                return _result(None, own)
+            return _failure("exit", error, str(error.code))
+        except conversation.Cancelled as error:
+            own._armed = False  # noqa: SLF001
+            return _failure("cancelled", error, "")
+        except BaseException as error:  # noqa: BLE001 every ending is reported
+            own._armed = False  # noqa: SLF001
+            del ballast
+            return _failure("raised", error, None)
+    except conversation.Cancelled as error:  # it came while another ending was being caught
+        return _failure("cancelled", error, "")
+    return _result(value, own)
+
+
+def _enter(cwd: str | None) -> None:
+    if cwd is not None:
+        posix.chdir(cwd)
+
+
+def _target(target: tuple) -> object:
+    if target[0] == "value":
+        return conversation.load(("pickle", target[1]))
+    found = __import__(target[1], fromlist=("x",))
+    for name in target[2].split("."):
+        found = getattr(found, name)
+    return found
+
+
+def _result(value: object, own: conversation.Context) -> tuple[str, bytes]:
+    from sandbox_worker import values  # noqa: PLC0415 not before Ready
+
+    try:
+        return '{"t":"result"}', values.encode(value, *own._limits)  # noqa: SLF001
+    except values.TooLarge as error:
+        return _failure("too_large", error, str(error))
+    except values.NotSerializable as error:
+        return _failure("not_serializable", error, f"RESULT_NOT_SERIALIZABLE at {error.path}: {error.reason}")
+    except BaseException as error:  # noqa: BLE001 hostile or unlucky objects; MemoryError
+        return _failure("raised", error, None)
+
+
+def _failure(kind: str, error: BaseException, message: str | None) -> tuple[str, bytes]:
+    """A Failure: facts first, so that even a MemoryError leaves something to report."""
+    cls = type(error)
+    name, qualified = cls.__name__, f"{cls.__module__}.{cls.__qualname__}"
+    number = getattr(error, "errno", None)
+    trace = b""
+    if kind in {"raised", "exit"}:
+        trace = _traceback(error)
+    if message is None:
+        try:
+            message = str(error)
+        except BaseException as second:  # noqa: BLE001 a hostile __str__
+            message = f"<the exception's own text raised {type(second).__name__}>"
+    from sandbox_worker import values  # noqa: PLC0415
+
+    header = '{"t":"failure","kind":"%s","name":%s,"type_name":%s,"message":%s,"errno":%d}' % (
+        kind,
+        values.quote(name[: protocol.MAX_NAME]),
+        values.quote(qualified[: protocol.MAX_NAME]),
+        values.quote(message[: protocol.MAX_ERROR_MESSAGE]),
+        number if type(number) is int and 0 <= number < 1 << 16 else 0,
+    )
+    return header, trace
+
+
+def _traceback(error: BaseException) -> bytes:
+    frames = error.__traceback__
+    if isinstance(error, MemoryError):
+        _let_go(frames)
+    try:
+        import traceback  # noqa: PLC0415 10 ms: only for those who fail
+
+        # The first frames are ours; the last lines name the cause, so the cut is at the front.
+        text = "".join(traceback.format_exception(type(error), error, frames.tb_next if frames else None))
+    except BaseException as second:  # noqa: BLE001 out of memory, or a hostile exception
+        text = f"(no traceback: {type(second).__name__})\n"
+    encoded = text.encode("utf-8", "backslashreplace")
+    return encoded[-_TEXT_BYTES:]
+
+
+def _let_go(frames: "TracebackType | None") -> None:
+    """Frees what the target's frames hold: without that there is no memory to report with."""
+    while frames is not None:
+        try:
+            frames.tb_frame.clear()
+        except RuntimeError:  # still running: ours
+            pass
+        frames = frames.tb_next
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__):
+        try:
+            stream.flush()
+        except BaseException:  # noqa: BLE001, S112 replaced, closed or broken by the target
+            continue
+
+
+def _command(assignment: dict, own: conversation.Context) -> tuple[str, bytes]:
+    """Becomes the command: its exit status is read from the kernel, by the host."""
+    try:
+        try:
+            own._armed = True  # noqa: SLF001
+            _enter(assignment["cwd"])
+            path = _find(assignment["argv"][0], assignment["env"].get("PATH", "/usr/local/bin:/usr/bin:/bin"))
+            own._armed = False  # noqa: SLF001
+        except conversation.Cancelled as error:
+            return _failure("cancelled", error, "")
+        channel.send('{"t":"executing"}')
+        for number in (_signal.SIGPIPE, _signal.SIGXFSZ):  # Python ignores them, and that outlives execve
+            _signal.signal(number, _signal.SIG_DFL)
+        posix.execve(path, assignment["argv"], posix.environ)
+    except OSError as error:
+        return _failure("raised", error, None)
+    raise AssertionError  # unreachable: execve returns only by raising
+
+
+def _find(program: str, search: str) -> str:
+    if "/" in program:
+        return program
+    for directory in search.split(":"):
+        candidate = f"{directory or '.'}/{program}"
+        try:
+            is_file = posix.stat(candidate).st_mode & 0o170000 == 0o100000  # noqa: PLR2004 S_IFMT, S_IFREG
+        except OSError:
+            continue
+        if is_file and posix.access(candidate, posix.X_OK):
+            return candidate
+    raise FileNotFoundError(2, f"no program of this name in {search}", program)
