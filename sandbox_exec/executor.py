@@ -36,18 +36,32 @@ class SandboxExecutor:
         profile: name of the profile that children run under. Until the wall exists only profiles that
             ask for no kernel layers can be had: "none".
         max_children: how many live at once; further ones wait, first come, first served.
+        start: "exec" gives every child a fresh interpreter; the only way there is yet.
+        spares: children made ahead; none can be yet.
+        python: the interpreter of the children; the host's own by default.
 
     Use it as a context manager: nothing that it started survives it. The threads and the launcher come
     up with the first launch.
     """
 
-    def __init__(self, profile: str = "none", max_children: int = 32) -> None:
+    def __init__(
+        self,
+        profile: str = "none",
+        max_children: int = 32,
+        *,
+        start: str | None = None,
+        spares: int = 0,
+        python: str | None = None,
+    ) -> None:
         self._profile: Profile = load_profile(profile)
+        if start not in {None, "exec"} or spares != 0:
+            msg = f"start={start!r} with spares={spares!r} is not to be had yet: use start='exec', spares=0"
+            raise ConfigError(msg)
         if type(max_children) is not int or max_children < 1:
             msg = f"max_children must be a positive whole number, not {max_children!r}"
             raise ConfigError(msg)
         _make_room(max_children)
-        self._max_children = max_children
+        self._max_children, self._python = max_children, python
         self._numbers = itertools.count()
         self._lock = threading.Lock()
         self._ward: Ward | None = None
@@ -129,7 +143,7 @@ class SandboxExecutor:
                 raise ExecutorClosed(msg)
             if self._ward is None:
                 try:
-                    self._ward = Ward(self._max_children)
+                    self._ward = Ward(self._max_children, self._python)
                 except (OSError, RuntimeError) as error:  # no descriptors; no threads at interpreter shutdown
                     msg = f"cannot start the executor's threads: {error}"
                     raise LaunchError(msg) from error

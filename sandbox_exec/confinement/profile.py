@@ -187,13 +187,21 @@ def _limits(name: str, table: Mapping[str, object]) -> Limits:
     for item in fields(Limits):
         stem = item.name.removesuffix("_seconds").removesuffix("_bytes")
         raw = table.get(stem)
-        units = _SECONDS if item.name.endswith("_seconds") else _UNITS if item.name.endswith("_bytes") else {"": 1}
+        units = (
+            _SECONDS
+            if item.name.endswith("_seconds")
+            else _UNITS
+            if item.name.endswith("_bytes")
+            else {"": 1}
+        )
         try:
             value = None if raw is None else _quantity(raw, units)
         except ValueError as error:
             msg = f"profile {name!r}: [limits] {stem} = {raw!r}: {error}"
             raise ProfileError(msg) from error
-        values[item.name] = None if value == 0 and item.name not in {"grace_seconds", "output_bytes"} else value
+        values[item.name] = (
+            None if value == 0 and item.name not in {"grace_seconds", "output_bytes"} else value
+        )
     return Limits(**values)  # type: ignore[arg-type] the names are the fields'
 
 

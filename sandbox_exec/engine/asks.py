@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from sandbox_exec.engine.broker import Broker, Deadline
-from sandbox_exec.engine.pool import Pool
 from sandbox_exec.engine.payload import packed
+from sandbox_exec.engine.pool import Pool
 from sandbox_worker import protocol
-
 
 MAX_ABANDONED: Final = 32
 THREADS: Final = 8
@@ -42,7 +41,9 @@ class Asks:
         self._pool = Pool("tool", THREADS)
         self._abandoned = 0
 
-    def run(self, grants: Mapping[str, Tool], number: int, name: str, args: dict[str, object], answer: Answer) -> bool:
+    def run(
+        self, grants: Mapping[str, Tool], number: int, name: str, args: dict[str, object], answer: Answer
+    ) -> bool:
         """Answers one ask, now or later; on the loop. False if it was denied."""
         tool = grants.get(name)
         if tool is None:

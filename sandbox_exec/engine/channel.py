@@ -39,7 +39,19 @@ class Channel:
         attest: have the kernel say which process sent the first frame; it is in `peer` then.
     """
 
-    __slots__ = ("_blocked", "_broker", "_closed", "_fd", "_on_closed", "_on_frame", "_on_violation", "_outgoing", "_receive", "_sock", "peer")
+    __slots__ = (
+        "_blocked",
+        "_broker",
+        "_closed",
+        "_fd",
+        "_on_closed",
+        "_on_frame",
+        "_on_violation",
+        "_outgoing",
+        "_receive",
+        "_sock",
+        "peer",
+    )
 
     def __init__(
         self,
@@ -200,7 +212,7 @@ def sealed(data: bytes) -> int:
     Raises:
         OSError: no memory for it.
     """
-    import fcntl  # noqa: PLC0415 only for large payloads
+    import fcntl
 
     fd = os.memfd_create("sandbox-exec", _MFD_CLOEXEC | _MFD_ALLOW_SEALING)
     try:

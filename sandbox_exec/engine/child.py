@@ -13,8 +13,8 @@ from sandbox_worker import protocol
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from sandbox_exec.engine.warden import Warden
     from sandbox_exec.engine.ward import Ward
+    from sandbox_exec.engine.warden import Warden
 
 
 class Receipt:
@@ -164,7 +164,9 @@ class Child:
 
     def _unsent(self, after: int) -> list[tuple[int, str]]:
         with self._ward.lock:
-            return [(number, receipt.text) for number, receipt in (self._pending or {}).items() if number > after]
+            return [
+                (number, receipt.text) for number, receipt in (self._pending or {}).items() if number > after
+            ]
 
     def _take(self, numbers: list[int], sent: int) -> bool:
         """Marks steers as taken; False if one was never sent, or already taken."""

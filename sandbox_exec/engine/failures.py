@@ -65,6 +65,8 @@ def in_words(ending: Ending, exit_: Exit, limits: Limits) -> str:
             return f"the result is larger than result_bytes={limits.result_bytes:,}"
         case "FILE_LIMIT":
             return f"a file grew beyond file_bytes={limits.file_bytes:,}"
+        case "MEMORY_LIMIT":
+            return f"memory_bytes={limits.memory_bytes:,} was reached"
         case "SIGNAL":
             return f"the process was ended by {how(exit_)}"
         case "EXIT_CODE":

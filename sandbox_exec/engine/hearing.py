@@ -57,16 +57,24 @@ class Hearing:
 
     __slots__ = (
         "_asks", "_channel", "_child", "_keeper", "_limits", "_steers_sent", "_text", "_ward",
-        "busy", "denials", "failure", "grants", "is_command", "partial", "value",
+        "busy", "denials", "failure",  "_grants", "_is_command", "partial", "value",
     )  # fmt: skip
 
-    def __init__(self, ward: Ward, child: Child, limits: Limits, keeper: Keeper, *, is_command: bool) -> None:
+    def __init__(
+        self,
+        ward: Ward,
+        child: Child,
+        limits: Limits,
+        keeper: Keeper,
+        *,
+        is_command: bool,
+        grants: Mapping[str, Tool],
+    ) -> None:
         self._ward, self._child, self._limits, self._keeper = ward, child, limits, keeper
         self._channel: Channel | None = None
         self._text: bytearray | None = None  # chunks so far
         self._asks = self._steers_sent = 0
-        self.grants: Mapping[str, Tool] = {}
-        self.is_command = is_command
+        self._grants, self._is_command = grants, is_command
         self.value: object = None
         self.partial: bytes | None = None
         self.failure: ErrorInfo | None = None
@@ -183,7 +191,7 @@ class Hearing:
             msg = "more asks in flight than agreed"
             raise _Unacceptable(msg)
         self._asks += 1
-        if not self._ward.asks.run(self.grants, message.id, message.tool, args, self._answer):
+        if not self._ward.asks.run(self._grants, message.id, message.tool, args, self._answer):
             if len(self.denials) < MAX_DENIALS:
                 self.denials.append(message.tool)
             data: dict[str, object] = {"tool": message.tool}
@@ -217,13 +225,13 @@ class Hearing:
 
     def _executing(self, _message: messages.Executing, text: bytes) -> None:
         _nothing_more(text)
-        if not self.is_command:
+        if not self._is_command:
             msg = "a callable that says it becomes a command"
             raise _Unacceptable(msg)
         self._keeper.feed(states.Executing())
 
     def _result(self, _message: messages.Result, text: bytes) -> None:
-        if self.is_command:
+        if self._is_command:
             msg = "a result from a command"
             raise _Unacceptable(msg)
         whole = self._whole(text)
@@ -237,7 +245,9 @@ class Hearing:
         self._keeper.feed(states.Verdict(SubagentState.SUCCEEDED, None))
 
     def _failure(self, message: messages.Failure, text: bytes) -> None:
-        verdict, self.failure = classified(message, text, self._limits, cancelled=self._keeper.life.cancel_asked)
+        verdict, self.failure = classified(
+            message, text, self._limits, cancelled=self._keeper.life.cancel_asked
+        )
         self._keeper.feed(verdict)
 
     def _whole(self, text: bytes) -> bytes:

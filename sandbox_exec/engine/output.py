@@ -6,7 +6,10 @@ and past the head only a ring of the tail is kept.
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
+from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -14,6 +17,8 @@ if TYPE_CHECKING:
     from sandbox_exec.engine.broker import Broker
 
 READ_BYTES: Final = 65_536
+SMALL_BYTES: Final = 4_096  # pieces of the tail below this are joined
+FLOOD_PIPE_BYTES: Final = 1 << 18  # of a pipe whose head is full: fewer wake-ups for the same bytes
 # A pipe holds 64 KiB, at most 1 MiB (pipe-max-size); without a namespace a writer may outlive its tree.
 _LAST_TURNS: Final = 32
 
@@ -45,13 +50,13 @@ class Output:
 class Capture:
     """The reading end of one output pipe, on the loop."""
 
-    __slots__ = ("_broker", "_fd", "_half", "_head", "_tail", "_total")
+    __slots__ = ("_broker", "_fd", "_half", "_head", "_tail", "_tail_bytes", "_total")
 
     def __init__(self, broker: Broker, fd: int, keep_bytes: int) -> None:
         self._broker, self._fd, self._half = broker, fd, keep_bytes // 2
-        self._head: bytearray | None = None
-        self._tail: bytearray | None = None
-        self._total = 0
+        self._head = b""
+        self._tail: deque[bytes] | None = None  # the last pieces; together at least the tail
+        self._tail_bytes = self._total = 0
 
     def open(self) -> None:
         """Begins to read."""
@@ -59,32 +64,36 @@ class Capture:
 
     def turn(self) -> bool:
         """Reads a bounded share; see `broker.Source`."""
-        scratch = self._broker.scratch
         try:
-            got = os.readv(self._fd, [memoryview(scratch)[:READ_BYTES]])
+            data = os.read(self._fd, READ_BYTES)
         except BlockingIOError:
             return False
-        if got == 0:
+        if not data:
             self.close()
             return False
-        self._keep(memoryview(scratch)[:got])
+        self._keep(data)
         return True
 
-    def _keep(self, data: memoryview) -> None:
+    def _keep(self, data: bytes) -> None:
         self._total += len(data)
-        if self._head is None:
-            self._head = bytearray()
-        room = self._half - len(self._head)
-        if room > 0:
+        if len(self._head) < self._half:
+            room = self._half - len(self._head)
             self._head += data[:room]
             data = data[room:]
         if not data or not self._half:
             return
         if self._tail is None:
-            self._tail = bytearray()
-        self._tail += data[-self._half :]
-        if len(self._tail) > 2 * self._half:  # amortised: each byte is moved at most once
-            del self._tail[: -self._half]
+            self._tail = deque()
+            with contextlib.suppress(OSError):  # the user's share of pipe memory is used up
+                fcntl.fcntl(self._fd, fcntl.F_SETPIPE_SZ, FLOOD_PIPE_BYTES)
+        if self._tail and len(self._tail[-1]) + len(data) <= SMALL_BYTES:
+            last = self._tail.pop()
+            self._tail_bytes -= len(last)
+            data = last + data
+        self._tail.append(data)
+        self._tail_bytes += len(data)
+        while self._tail_bytes - len(self._tail[0]) >= self._half:
+            self._tail_bytes -= len(self._tail.popleft())
 
     def finish(self) -> Output:
         """Reads what is left in the pipe and closes it. The writers are gone, or cut off here."""
@@ -92,8 +101,9 @@ class Capture:
             if self._fd < 0 or not self.turn():
                 break
         self.close()
-        head, tail = bytes(self._head or b""), bytes((self._tail or b"")[-self._half or 1 << 62 :])
-        self._head = self._tail = None
+        tail = b"".join(self._tail or ())
+        tail = tail[max(0, len(tail) - self._half) :]
+        head, self._head, self._tail = self._head, b"", None
         return Output(head, tail, self._total, self._total - len(head) - len(tail))
 
     def close(self) -> None:
@@ -109,5 +119,3 @@ def pipe(broker: Broker, keep_bytes: int) -> tuple[Capture, int]:
     ours, theirs = os.pipe2(os.O_CLOEXEC)
     os.set_blocking(ours, False)
     return Capture(broker, ours, keep_bytes), theirs
-
-

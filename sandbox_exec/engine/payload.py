@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import CodeType, FunctionType, ModuleType
 from typing import Final
 
 from sandbox_exec.errors import ConfigError
@@ -39,7 +40,7 @@ def packed(value: object) -> Packed:
     """
     if _is_plain(value):
         return "marshal", marshal.dumps(value)
-    import cloudpickle  # noqa: PLC0415 28 ms: only for those who need it
+    import cloudpickle
 
     return "pickle", cloudpickle.dumps(value)
 
@@ -79,7 +80,9 @@ def packed_args(args: Sequence[object], kwargs: dict[str, object]) -> Packed:
 
 
 def _named(args: Sequence[object], kwargs: dict[str, object]) -> list[tuple[str, object]]:
-    return [(f"argument {i}", v) for i, v in enumerate(args)] + [(f"argument {k!r}", v) for k, v in kwargs.items()]
+    return [(f"argument {i}", v) for i, v in enumerate(args)] + [
+        (f"argument {k!r}", v) for k, v in kwargs.items()
+    ]
 
 
 def _can_send(value: object) -> bool:
@@ -93,19 +96,63 @@ def _can_send(value: object) -> bool:
 def packed_target(target: Callable[..., object]) -> tuple[tuple[object, ...], list[str]]:
     """Encodes a callable, and tells which directories of the host's path its module needs.
 
+    A self-contained function goes as its code: nothing is imported for it but the modules it names. What
+    the child can import goes by reference, the rest by value.
+
     Raises:
-        ConfigError: it can go neither by name nor by value.
+        ConfigError: it cannot be sent at all.
     """
     module, name = getattr(target, "__module__", None), getattr(target, "__qualname__", None)
+    places = _directories(module) if isinstance(module, str) else []
+    if isinstance(target, FunctionType) and (modules := _named_modules(target)) is not None:
+        made_of = (target.__name__, module, target.__globals__.get("__package__"), modules)
+        defaults = (target.__defaults__, target.__kwdefaults__)
+        return ("code", marshal.dumps(target.__code__), *made_of, marshal.dumps(defaults)), places
     if isinstance(module, str) and isinstance(name, str) and _is_importable(target, module, name):
-        return ("ref", module, name), _directories(module)
-    import cloudpickle  # noqa: PLC0415 28 ms: only for those who need it
+        return ("ref", module, name), places
+    import cloudpickle
 
     try:
-        return ("value", cloudpickle.dumps(target)), []
+        return ("value", cloudpickle.dumps(target)), places
     except Exception as error:
         msg = f"cannot send {target!r} by value: {type(error).__name__}: {error}. Make it importable by name."
         raise ConfigError(msg) from error
+
+
+# What could see more of a function's module than the names in its code.
+_INTROSPECTIVE: Final = frozenset(
+    {"globals", "locals", "vars", "dir", "eval", "exec", "compile", "__import__"}
+)
+
+
+def _named_modules(function: FunctionType) -> dict[str, str] | None:
+    """The standard library's modules that a self-contained function names, or None if it is none.
+
+    Self-contained: no closure, no attributes, plain defaults, and every name in its code that its module
+    binds is itself or a module of the standard library. Importing its own module could then make no
+    difference but the time it takes, which for a program's main module is often seconds.
+    """
+    plain = _is_plain((function.__defaults__, function.__kwdefaults__))
+    if function.__closure__ or function.__dict__ or not plain:
+        return None
+    modules = {}
+    for name in _names(function.__code__):
+        if name in _INTROSPECTIVE:
+            return None
+        found = function.__globals__.get(name, None)
+        if isinstance(found, ModuleType) and found.__name__.partition(".")[0] in sys.stdlib_module_names:
+            modules[name] = found.__name__
+        elif name in function.__globals__ and found is not function and name != "__name__":
+            return None
+    return modules
+
+
+def _names(code: CodeType) -> set[str]:
+    names = set(code.co_names)
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            names |= _names(constant)
+    return names
 
 
 def _is_importable(target: object, module: str, name: str) -> bool:

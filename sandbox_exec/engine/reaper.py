@@ -166,7 +166,7 @@ def _read(how: int, status: int) -> tuple[int | None, int | None]:
 
 
 def _status_by_pidfd(pidfd: int) -> int | None:
-    import fcntl  # noqa: PLC0415 only where a status was taken
+    import fcntl
 
     info = bytearray(64)
     _PIDFD_INFO.pack_into(info, 0, _PIDFD_INFO_EXIT, 0)

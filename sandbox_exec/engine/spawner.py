@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Final
 
 import sandbox_worker.protocol
-from sandbox_exec.errors import LaunchError
 from sandbox_exec.engine.reaper import Process
+from sandbox_exec.errors import LaunchError
 
 CONTROL_FD: Final = 3
 HOST_FD: Final = 4

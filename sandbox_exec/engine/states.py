@@ -109,7 +109,15 @@ class Message(StrEnum):
 
 _BOOT = frozenset({Message.READY, Message.BOOT_FAILED})
 _TALK = frozenset(
-    {Message.EVENT, Message.ASK, Message.STEER_TAKEN, Message.CHUNK, Message.PARTIAL, Message.RESULT, Message.FAILURE}
+    {
+        Message.EVENT,
+        Message.ASK,
+        Message.STEER_TAKEN,
+        Message.CHUNK,
+        Message.PARTIAL,
+        Message.RESULT,
+        Message.FAILURE,
+    }
 )
 _NOTHING: frozenset[Message] = frozenset()
 
@@ -356,7 +364,9 @@ class Life:
 
 Step = tuple[Life, tuple[Effect, ...]]
 
-_ALIVE = frozenset({Phase.BOOTING, Phase.RUNNING, Phase.EXECUTING, Phase.STOPPING, Phase.FINISHED, Phase.ABORTING})
+_ALIVE = frozenset(
+    {Phase.BOOTING, Phase.RUNNING, Phase.EXECUTING, Phase.STOPPING, Phase.FINISHED, Phase.ABORTING}
+)
 _WORKING = frozenset({Phase.RUNNING, Phase.EXECUTING, Phase.STOPPING})
 
 
@@ -464,7 +474,11 @@ def _cancel(life: Life) -> Step:
         case Phase.BOOTING:  # it has seen nothing of the user's: there is nothing to be polite about
             return _kill(asked, Cause.CANCEL, "")
         case Phase.RUNNING:
-            return replace(asked, phase=Phase.STOPPING, rung=1), (CloseSteering(), AskCancel(), Arm(Timer.GRACE))
+            return replace(asked, phase=Phase.STOPPING, rung=1), (
+                CloseSteering(),
+                AskCancel(),
+                Arm(Timer.GRACE),
+            )
         case Phase.EXECUTING:  # a command does not know our Cancel: begin with the second rung
             return replace(asked, phase=Phase.STOPPING, rung=2), (Terminate(), Arm(Timer.GRACE))
         case Phase.ABORTING | Phase.STOPPING | Phase.FINISHED | Phase.ENDED:
@@ -551,7 +565,9 @@ def _unreaped(life: Life) -> Step:
     else:
         ending = Ending(SubagentState.INTERRUPTED, "UNREAPED", detail=why)
     after, effects = _publish(replace(life, unreaped=True), ending)
-    return after, tuple(e for e in effects if not isinstance(e, Release))  # the slot stays taken until it is gone
+    return after, tuple(
+        e for e in effects if not isinstance(e, Release)
+    )  # the slot stays taken until it is gone
 
 
 def _publish(life: Life, ending: Ending) -> Step:

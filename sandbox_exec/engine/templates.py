@@ -14,7 +14,6 @@ from collections import deque
 from typing import TYPE_CHECKING, Final, Protocol
 
 from sandbox_exec.engine import reaper
-from sandbox_exec.engine.reaper import Process
 from sandbox_exec.engine.spawner import LauncherProcess, Spawner
 from sandbox_exec.errors import LaunchError
 from sandbox_worker import protocol
@@ -116,7 +115,9 @@ class Launchers:
         if launcher is None:
             return False
         try:
-            frame, ancillary, _, _ = launcher.control.recvmsg(protocol.FRAME_BYTES, 64, socket.MSG_CMSG_CLOEXEC)
+            frame, ancillary, _, _ = launcher.control.recvmsg(
+                protocol.FRAME_BYTES, 64, socket.MSG_CMSG_CLOEXEC
+            )
         except BlockingIOError:
             return False
         except OSError:
@@ -134,7 +135,9 @@ class Launchers:
         version, self.namespaces = (int.from_bytes(frame[i : i + 8], "little") for i in (0, 8))
         self.missing = frame[16:].decode("utf-8", "replace")
         if version != protocol.VERSION:
-            self._give_up(f"the launcher speaks version {version}, this host {protocol.VERSION}: install them together")
+            self._give_up(
+                f"the launcher speaks version {version}, this host {protocol.VERSION}: install them together"
+            )
             return
         self._ready, self._failures = True, 0
 
@@ -169,7 +172,9 @@ class Launchers:
         if unanswered:
             reaper.end_strays(self._spawner.thread_id, self._known())
         if self._failures >= STARTS:
-            self._give_up(f"{STARTS} launchers in a row died at once. The last one said: {words or 'nothing'}")
+            self._give_up(
+                f"{STARTS} launchers in a row died at once. The last one said: {words or 'nothing'}"
+            )
         self._pump()
 
     def _give_up(self, why: str) -> None:

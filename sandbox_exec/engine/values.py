@@ -163,7 +163,7 @@ class _Builder:
         except TypeError:  # a list, set or dict; a signaling NaN
             raise ValueRefused("a key that is not hashable") from None
         if self._work > protocol.MAX_EQUAL_WORK:
-            raise ValueRefused("too many keys share their hash values")
+            raise ValueRefused("too many keys with equal or freely chosen hash values")
 
 
 def _restore(token: _Tagged) -> Value:

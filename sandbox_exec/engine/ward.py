@@ -11,10 +11,11 @@ import threading
 import time
 import weakref
 from collections import deque
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from sandbox_exec.engine import states
-from sandbox_exec.engine.asks import Asks
+from sandbox_exec.engine.asks import Asks, Tool
 from sandbox_exec.engine.broker import Broker
 from sandbox_exec.engine.pool import Pool
 from sandbox_exec.engine.spawner import Spawner
@@ -54,13 +55,27 @@ class Ward:
         self._ended: dict[str, int] = {}
         _wards.add(self)
 
-    def launch(self, child: Child, plan: Plan, run_frame: bytes, stdin: bytes, *, is_command: bool) -> None:
+    def launch(
+        self,
+        child: Child,
+        plan: Plan,
+        run_frame: bytes,
+        stdin: bytes = b"",
+        *,
+        is_command: bool = False,
+        grants: Mapping[str, Tool] | None = None,
+    ) -> None:
         """Takes a child in. From any thread.
+
+        Args:
+            run_frame, stdin: see `Warden`.
+            is_command: the target is a program.
+            grants: the host tools that the child may ask for, by name.
 
         Raises:
             ExecutorClosed: no more children are taken.
         """
-        warden = Warden(self, child, plan, run_frame, stdin, is_command=is_command)
+        warden = Warden(self, child, plan, run_frame, stdin, is_command=is_command, grants=grants or {})
         with self.lock:
             if self._closed is not None:
                 raise ExecutorClosed(self._closed)
@@ -82,11 +97,14 @@ class Ward:
         """Nothing of this child is left; the next in the queue may start. On the loop."""
         with self.lock:
             self._wardens.pop(child.id, None)
-            state = child.state.value
-            self._ended[state] = self._ended.get(state, 0) + 1
         self._running.discard(child.id)
         while self._queue and len(self._running) < self._max:
             self._admit(*self._queue.popleft())
+
+    def ended(self, state: states.SubagentState) -> None:
+        """A child's end is about to be published."""
+        with self.lock:
+            self._ended[state.value] = self._ended.get(state.value, 0) + 1
 
     def children(self) -> list[Child]:
         """The live ones, oldest first."""

@@ -11,6 +11,8 @@ import os
 import signal
 import socket
 import time
+from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, assert_never
 
@@ -26,6 +28,7 @@ from sandbox_worker import protocol
 
 if TYPE_CHECKING:
     from sandbox_exec.confinement.plan import Plan
+    from sandbox_exec.engine.asks import Tool
     from sandbox_exec.engine.broker import Deadline
     from sandbox_exec.engine.child import Child
     from sandbox_exec.engine.ward import Ward
@@ -48,12 +51,24 @@ class Warden:
         "_ran_at", "_run_frame", "_started_at", "_status", "_stdin", "_ward", "life",
     )  # fmt: skip
 
-    def __init__(self, ward: Ward, child: Child, plan: Plan, run_frame: bytes, stdin: bytes, *, is_command: bool) -> None:
+    def __init__(
+        self,
+        ward: Ward,
+        child: Child,
+        plan: Plan,
+        run_frame: bytes,
+        stdin: bytes,
+        *,
+        is_command: bool,
+        grants: Mapping[str, Tool],
+    ) -> None:
         self._ward, self._child, self._plan = ward, child, plan
         self._run_frame, self._stdin = run_frame, stdin
         limits = plan.limits
-        self.life = Life(cpu_limited=limits.cpu_seconds is not None, file_limited=limits.file_bytes is not None)
-        self._hearing = Hearing(ward, child, limits, self, is_command=is_command)
+        self.life = Life(
+            cpu_limited=limits.cpu_seconds is not None, file_limited=limits.file_bytes is not None
+        )
+        self._hearing = Hearing(ward, child, limits, self, is_command=is_command, grants=grants)
         self._captures: list[Capture] = []
         self._status: int | None = None  # init's pipe, until its process takes it
         self._process: Process | None = None
@@ -217,7 +232,9 @@ class Warden:
         limits = self._plan.limits
         if limits.wall_seconds is not None:
             at = self._ran_at + limits.wall_seconds
-            self._clocks.append(self._ward.broker.call_at(at, partial(self.feed, states.LimitHit(Cause.WALL))))
+            self._clocks.append(
+                self._ward.broker.call_at(at, partial(self.feed, states.LimitHit(Cause.WALL)))
+            )
         if limits.cpu_seconds is not None:
             self._sample_cpu(limits.cpu_seconds)
         self._hearing.flush_steers()
@@ -255,6 +272,7 @@ class Warden:
         exit_, hearing = self._exit or Exit(), self._hearing
         stdout, stderr = [capture.finish() for capture in self._captures] or (Output(), Output())
         succeeded = ending.classification is None
+        self._ward.ended(ending.state)
         self._note("ended", {"state": ending.state.value, "cause": ending.cause})
         self._child._publish(  # noqa: SLF001
             Outcome(
@@ -281,10 +299,10 @@ class Warden:
 
     def _error(self, ending: states.Ending) -> ErrorInfo:
         said = self._hearing.failure
-        if said is not None and said.classification == ending.classification:
-            return said
         words = ending.detail or in_words(ending, self._exit or Exit(), self._plan.limits)
-        return ErrorInfo(ending.classification or "", message=words)
+        if said is None or said.classification != ending.classification:
+            return ErrorInfo(ending.classification or "", message=words)
+        return said if said.message else replace(said, message=words)
 
     def _release(self) -> None:
         self._close_descriptors()

@@ -5,32 +5,44 @@ our own modules from the bundle, never from a path · the channel out of reach o
 target starts · Boot · SIGURG's handler · Ready · and only then, with Run, anything of the user's.
 """
 
-import _signal
 import posix
 import sys
-from _frozen_importlib import ModuleSpec
 from marshal import loads
 
 BUNDLE: dict[str, tuple[str, bytes]]
+PACKAGE = "sandbox_worker"
+
+
+def load(name: str) -> object:
+    """Makes one of our modules without the import system, which costs more than all their code."""
+    file, code = BUNDLE[name]
+    module = type(sys)(name)
+    module.__file__, module.__package__ = file, PACKAGE
+    if name == PACKAGE:  # what the bundle lacks is found beside it
+        module.__path__ = [file.rpartition("/")[0]]
+    else:
+        setattr(sys.modules[PACKAGE], name.rpartition(".")[2], module)
+    sys.modules[name] = module
+    exec(loads(code), module.__dict__)  # noqa: S102 our own code
+    return module
 
 
 class BundleFinder:
-    """Finds `sandbox_worker` in the bundle, before every path: a package of that name cannot shadow it."""
+    """For what is imported later: ours come from the bundle, before every path of the user's."""
 
     @staticmethod
-    def find_spec(name: str, _path: object = None, _target: object = None) -> ModuleSpec | None:
+    def find_spec(name: str, _path: object = None, _target: object = None) -> object:
         """The spec of one of our modules, or None."""
         if name not in BUNDLE:
             return None
-        file = BUNDLE[name][0]
-        spec = ModuleSpec(name, BundleFinder, origin=file, is_package=name == "sandbox_worker")
+        from _frozen_importlib import ModuleSpec
+
+        spec = ModuleSpec(name, BundleFinder, origin=BUNDLE[name][0])
         spec.has_location = True
-        if name == "sandbox_worker":  # what the bundle lacks (later: tools) is found beside it
-            spec.submodule_search_locations = [file.rpartition("/")[0]]
         return spec
 
     @staticmethod
-    def create_module(_spec: ModuleSpec) -> None:
+    def create_module(_spec: object) -> None:
         """The default module."""
 
     @staticmethod
@@ -42,9 +54,11 @@ class BundleFinder:
 def main() -> None:
     """Boots, runs the one assignment, and never returns."""
     sys.meta_path.insert(0, BundleFinder)
-    from sandbox_worker import channel, conversation, protocol  # noqa: PLC0415 the finder must stand first
-
-    posix.set_inheritable(protocol.CHANNEL_FD, False)  # noqa: FBT003
+    load(PACKAGE)
+    protocol, channel, conversation = (
+        load(f"{PACKAGE}.{name}") for name in ("protocol", "channel", "conversation")
+    )
+    posix.set_inheritable(protocol.CHANNEL_FD, False)
     own = conversation.install()
     _, version, plan = channel.receive()
     if version != protocol.VERSION:
@@ -52,9 +66,7 @@ def main() -> None:
         posix._exit(1)  # noqa: SLF001
     own._limits = plan["result_bytes"], plan["result_items"]  # noqa: SLF001
     channel.send('{"t":"ready","version":%d}' % protocol.VERSION)
-
-    from sandbox_worker import runner  # noqa: PLC0415 nothing waits for it before Ready
-
+    runner = load(f"{PACKAGE}.runner")  # while the host looks at us
     runner.run(channel.receive()[1], own)
 
 

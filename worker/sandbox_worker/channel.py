@@ -79,7 +79,7 @@ def _opened(frame: bytes) -> tuple:
 
 def _as_socket() -> object:
     global _socket_object  # noqa: PLW0603 made once: closing it would close the channel
-    import _socket  # noqa: PLC0415 an extension module on most builds: only once the target runs
+    import _socket
 
     _socket_object = _socket.socket(fileno=protocol.CHANNEL_FD)
     return _socket_object
@@ -104,6 +104,6 @@ def _from_memfd(size: int) -> bytes:
 
 
 def _byteorder() -> str:
-    import sys  # noqa: PLC0415 built in
+    import sys
 
     return sys.byteorder

@@ -13,7 +13,7 @@ from sandbox_worker import channel, protocol
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    pass
 
 
 class Cancelled(BaseException):
@@ -75,7 +75,7 @@ class Context:
             Cancelled: the host asked this child to end.
         """
         self._require_own_process()
-        if self._reader.acquire(False):  # noqa: FBT003 else another thread reads, and we get what it read
+        if self._reader.acquire(False):
             try:
                 while (message := channel.poll()) is not None:
                     self._take(message)
@@ -100,7 +100,7 @@ class Context:
             data: values of the kinds that can travel up; together at most about 64 KB.
         """
         self._require_own_process()
-        from sandbox_worker import values  # noqa: PLC0415 not before Ready
+        from sandbox_worker import values
 
         text = values.encode(data, protocol.CHUNK_BYTES, protocol.DEFAULT_RESULT_ITEMS)
         channel.send('{"t":"event","kind":%s}' % values.quote(kind[: protocol.MAX_NAME]), text)
@@ -108,7 +108,7 @@ class Context:
     def partial(self, value: object) -> None:
         """Leaves a partial result: the outcome shows the last one if this child is cut short."""
         self._require_own_process()
-        from sandbox_worker import values  # noqa: PLC0415 not before Ready
+        from sandbox_worker import values
 
         text = values.encode(value, *self._limits)
         with shielded(self):
@@ -129,7 +129,7 @@ class Context:
             ToolFailed: the tool failed, timed out, or too many asks are under way ("busy").
         """
         self._require_own_process()
-        from sandbox_worker import values  # noqa: PLC0415 not before Ready
+        from sandbox_worker import values
 
         if len(self._asks) >= protocol.MAX_ASKS_IN_FLIGHT:
             raise ToolFailed("busy")
@@ -138,7 +138,9 @@ class Context:
         number, pending = self._asked, _Pending()
         self._asks[number] = pending
         try:
-            channel.send('{"t":"ask","id":%d,"tool":%s}' % (number, values.quote(tool[: protocol.MAX_NAME])), text)
+            channel.send(
+                '{"t":"ask","id":%d,"tool":%s}' % (number, values.quote(tool[: protocol.MAX_NAME])), text
+            )
             status, payload = self._wait(pending)
         finally:
             del self._asks[number]
@@ -149,7 +151,7 @@ class Context:
     def _wait(self, pending: _Pending) -> tuple:
         """Reads until this ask is answered, or lets the thread that reads already do it."""
         while pending.answer is None:
-            if self._reader.acquire(False):  # noqa: FBT003
+            if self._reader.acquire(False):
                 try:
                     while pending.answer is None:
                         self._take(channel.receive())
@@ -217,10 +219,10 @@ def load(payload: tuple[str, bytes]) -> object:
     """Restores what the host sent down: marshalled where that is exact, else pickled."""
     how, data = payload
     if how == "marshal":
-        import marshal  # noqa: PLC0415 built in
+        import marshal
 
         return marshal.loads(data)
-    import pickle  # noqa: PLC0415 8 ms: only for those who need it
+    import pickle
 
     return pickle.loads(data)
 

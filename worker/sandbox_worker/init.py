@@ -22,7 +22,7 @@ def run(python: str, argv: list[str], environment: dict[str, str], *, status: in
     """Becomes init. Never returns; descriptors 0 to 4 are the worker's."""
     if not contained:
         kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
-    posix.set_inheritable(status, False)  # noqa: FBT003
+    posix.set_inheritable(status, False)
     worker = posix.posix_spawn(python, argv, environment, setsid=True)
     posix.dup2(status, 0, inheritable=False)
     posix.closerange(1, 1 << 20)

@@ -42,8 +42,8 @@ _F_ADD_SEALS, _ALL_SEALS = 1033, 0xF
 
 def bundle() -> int:
     """A sealed memfd with the code of the worker's modules: {name: (file, marshalled code)}."""
-    import fcntl  # noqa: PLC0415 only here
-    from importlib.util import find_spec  # noqa: PLC0415 only here
+    import fcntl
+    from importlib.util import find_spec
 
     modules = {}
     for suffix in BUNDLED:
@@ -177,8 +177,8 @@ def main() -> None:
     kernel.prctl(kernel.PR_SET_PDEATHSIG, kernel.SIGKILL)
     kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
     posix.closerange(HOST_FD + 1, 1 << 20)
-    posix.set_inheritable(CONTROL_FD, False)  # noqa: FBT003
-    posix.set_inheritable(HOST_FD, False)  # noqa: FBT003
+    posix.set_inheritable(CONTROL_FD, False)
+    posix.set_inheritable(HOST_FD, False)
     posix.chdir("/")
     launcher = Launcher()
     if not launcher.host_alive.poll(0):

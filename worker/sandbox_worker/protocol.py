@@ -39,6 +39,9 @@ MAX_DEPTH = 100
 MAX_INT_DIGITS = 100_000  # decimal; on the wire hexadecimal, whose conversion is linear
 MAX_INT_BITS = 332_192  # ints of no more bits have no more digits: the cheap half of that check
 MAX_EQUAL_HASHES = 64  # keys of one hash value in one set or dict: colliding ints cost 2.5 s otherwise
+# Keys of one set or dict whose hash values a child can choose at will: with different hashes that probe
+# the same places, 59,000 ints cost 10 s, much of it without a chance to stop; 8,192 cost 0.3 s.
+MAX_CHOSEN_HASHES = 8_192
 MAX_EQUAL_WORK = 1 << 24  # in one text, see `equal_hash_work`; about 0.2 s
 TOKEN_OVERHEAD = 3  # two quotes and the line's end: not counted against result_bytes
 DEFAULT_RESULT_BYTES = 4 << 20
@@ -87,11 +90,14 @@ def equal_hash_work(keys: list[object]) -> int:
 
     Returns:
         For each group of keys that share a hash, its number of keys times its squared weight,
-        summed up. More than `MAX_EQUAL_WORK` when a group exceeds `MAX_EQUAL_HASHES`.
+        summed up. More than `MAX_EQUAL_WORK` when a group exceeds `MAX_EQUAL_HASHES`, or when
+        `MAX_CHOSEN_HASHES` is exceeded.
 
     Raises:
         TypeError: A key is not hashable.
     """
+    if len(keys) > MAX_CHOSEN_HASHES and _chosen_hashes(keys) > MAX_CHOSEN_HASHES:
+        return MAX_EQUAL_WORK + 1
     hashes = [hash(key) for key in keys]
     if len(set(hashes)) == len(hashes):
         return 0
@@ -107,6 +113,22 @@ def equal_hash_work(keys: list[object]) -> int:
     if any(len(group) > MAX_EQUAL_HASHES for group in groups.values()):
         return MAX_EQUAL_WORK + 1
     return sum(len(group) * sum(map(_weight, group)) ** 2 for group in groups.values())
+
+
+def _chosen_hashes(keys: list[object]) -> int:
+    """Counts keys whose hash is neither salted (str, bytes and what is made of them) nor a small int."""
+    kinds = set(map(type, keys))
+    if kinds == {int} and -_SMALL < min(keys) and max(keys) < _SMALL:
+        return 0
+    unsalted = [key for key in keys if isinstance(key, (int, float, tuple, frozenset)) or _is_number(key)]
+    return sum(1 for key in unsalted if not (isinstance(key, int) and -_SMALL < key < _SMALL))
+
+
+_SMALL = 1 << 32
+
+
+def _is_number(key: object) -> bool:
+    return type(key).__name__ in ("Decimal", "UUID", "timedelta")
 
 
 def _weight(key: object) -> int:

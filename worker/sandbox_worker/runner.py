@@ -2,12 +2,12 @@
 
 The assignment is a dict: ``id goal context toolsets workspace`` (for the context), ``path`` (appended to
 sys.path), ``env`` (replaces the environment), ``cwd``, ``stdin`` (whether a descriptor for it follows), and
-either ``argv`` (a command) or ``target`` (("ref", module, qualname) | ("value", pickled)) with ``args``
-(see `conversation.load`).
+either ``argv`` (a command) or ``target`` (see `_target`) with ``args`` (see `conversation.load`).
 """
 
 import _signal
 import builtins
+import marshal
 import posix
 import sys
 
@@ -37,7 +37,9 @@ def run(assignment: dict, own: conversation.Context) -> None:
 def _prepare(assignment: dict, own: conversation.Context) -> None:
     for name in ("id", "goal", "context", "toolsets", "workspace"):
         setattr(own, name, assignment[name])
-    environment = {key.encode(): value.encode("utf-8", "surrogateescape") for key, value in assignment["env"].items()}
+    environment = {
+        key.encode(): value.encode("utf-8", "surrogateescape") for key, value in assignment["env"].items()
+    }
     for key in list(posix.environ):
         posix.unsetenv(key)
     posix.environ.clear()
@@ -54,7 +56,7 @@ def _prepare(assignment: dict, own: conversation.Context) -> None:
 
 
 def _call(assignment: dict, own: conversation.Context) -> tuple[str, bytes]:
-    ballast = bytearray(_BALLAST_BYTES)
+    ballast = bytes(_BALLAST_BYTES)  # calloc: not touched until it is freed
     try:
         try:
             own._armed = True  # noqa: SLF001
@@ -85,6 +87,9 @@ def _enter(cwd: str | None) -> None:
 
 
 def _target(target: tuple) -> object:
+    """The callable: from its code, by reference, or by value (see the host's payload.packed_target)."""
+    if target[0] == "code":
+        return _from_code(*target[1:])
     if target[0] == "value":
         return conversation.load(("pickle", target[1]))
     found = __import__(target[1], fromlist=("x",))
@@ -93,8 +98,20 @@ def _target(target: tuple) -> object:
     return found
 
 
+def _from_code(
+    code: bytes, name: str, module: str, package: str | None, modules: dict, defaults: bytes
+) -> object:
+    own = {"__name__": module, "__package__": package, "__builtins__": builtins}
+    for bound, imported in modules.items():
+        own[bound] = __import__(imported, fromlist=("x",))
+    function = type(_from_code)(marshal.loads(code), own, name)
+    function.__defaults__, function.__kwdefaults__ = marshal.loads(defaults)
+    own[name] = function
+    return function
+
+
 def _result(value: object, own: conversation.Context) -> tuple[str, bytes]:
-    from sandbox_worker import values  # noqa: PLC0415 not before Ready
+    from sandbox_worker import values
 
     try:
         return '{"t":"result"}', values.encode(value, *own._limits)  # noqa: SLF001
@@ -119,7 +136,7 @@ def _failure(kind: str, error: BaseException, message: str | None) -> tuple[str,
             message = str(error)
         except BaseException as second:  # noqa: BLE001 a hostile __str__
             message = f"<the exception's own text raised {type(second).__name__}>"
-    from sandbox_worker import values  # noqa: PLC0415
+    from sandbox_worker import values
 
     header = '{"t":"failure","kind":"%s","name":%s,"type_name":%s,"message":%s,"errno":%d}' % (
         kind,
@@ -136,7 +153,7 @@ def _traceback(error: BaseException) -> bytes:
     if isinstance(error, MemoryError):
         _let_go(frames)
     try:
-        import traceback  # noqa: PLC0415 10 ms: only for those who fail
+        import traceback
 
         # The first frames are ours; the last lines name the cause, so the cut is at the front.
         text = "".join(traceback.format_exception(type(error), error, frames.tb_next if frames else None))
@@ -189,7 +206,7 @@ def _find(program: str, search: str) -> str:
     for directory in search.split(":"):
         candidate = f"{directory or '.'}/{program}"
         try:
-            is_file = posix.stat(candidate).st_mode & 0o170000 == 0o100000  # noqa: PLR2004 S_IFMT, S_IFREG
+            is_file = posix.stat(candidate).st_mode & 0o170000 == 0o100000
         except OSError:
             continue
         if is_file and posix.access(candidate, posix.X_OK):

@@ -205,7 +205,7 @@ class _Encoder:
         except TypeError:
             raise NotSerializable("{key}", "not hashable once it is converted") from None
         if self._work > protocol.MAX_EQUAL_WORK:
-            raise NotSerializable("{key}", "too many share their hash values")
+            raise NotSerializable("{key}", "too many with equal or freely chosen hash values")
         if distinct != len(keys):
             raise NotSerializable("{key}", "two are equal once they are converted")
 

@@ -1,0 +1,70 @@
+"""The command line, `sandboxed`: one file per command.
+
+What costs time to import (the engine) is imported by the command that runs, so that `--help` does not.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Final, NoReturn
+
+import click
+
+from sandbox_exec import __version__
+from sandbox_exec.cli.call import call
+from sandbox_exec.cli.exec import exec_
+from sandbox_exec.cli.report import BOUNDARY, INTERRUPTED, OUR_ERROR, say
+from sandbox_exec.errors import BoundaryUnavailable, SandboxError
+
+HELP: Final = """Runs a callable or a command in a child process, and tells the truth about how it ended.
+
+The only profile yet is "none": a process of its own, a clean environment, limits, one true ending, no
+process left behind. It is no wall: do not run code that you do not trust.
+
+\b
+Examples:
+  sandboxed call math:sqrt 2
+  sandboxed exec --wall 5s -- make test
+  sandboxed exec --json -- sh -c 'kill -SEGV $$'
+
+\b
+Exit codes of call and exec:
+  the command's own (call: 0, or 1 when the target failed)
+  124    the wall limit
+  125    our error, before anything of yours ran (a wrong option, no such program)
+  126    the profile's boundary cannot be had here
+  128+n  ended by signal n; 130 also after Ctrl-C
+"""
+
+
+@click.group(help=HELP, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="sandboxed", message="%(prog)s %(version)s")
+def commands() -> None:
+    """See `HELP`."""
+
+
+commands.add_command(call)
+commands.add_command(exec_)
+
+
+def main() -> NoReturn:
+    """The entry point."""
+    sys.exit(_status())
+
+
+def _status() -> int:
+    try:
+        return int(commands.main(prog_name="sandboxed", standalone_mode=False) or 0)
+    except click.ClickException as error:
+        error.show()
+        return OUR_ERROR
+    except (click.Abort, KeyboardInterrupt):
+        return INTERRUPTED
+    except SandboxError as error:
+        say(str(error))
+        return BOUNDARY if isinstance(error, BoundaryUnavailable) else OUR_ERROR
+    except Exception as error:  # noqa: BLE001 Python's own exit code, 1, would read as the command's
+        import traceback  # noqa: PLC0415
+
+        say(f"a bug of sandboxed, please report it: {error!r}\n{traceback.format_exc()}")
+        return OUR_ERROR

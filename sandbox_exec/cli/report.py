@@ -1,0 +1,88 @@
+"""What the commands print, and the exit codes. Standard output is for the result, standard error for words."""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+from typing import TYPE_CHECKING, Final
+
+from sandbox_exec.cli.plain import plain
+from sandbox_exec.errors import SandboxError
+
+if TYPE_CHECKING:
+    from sandbox_exec import Outcome, Output
+
+FAILED: Final = 1
+WALL: Final = 124
+OUR_ERROR: Final = 125
+BOUNDARY: Final = 126
+SIGNAL: Final = 128
+INTERRUPTED: Final = 130
+
+
+def exit_code(outcome: Outcome, *, is_command: bool) -> int:
+    """The exit code that tells how the child ended."""
+    error = outcome.error
+    if error is None:
+        return 0
+    if error.type_name:  # an exception: of the target, or of the attempt to become the command
+        return OUR_ERROR if is_command else FAILED
+    match error.classification:
+        case "EXIT_CODE":
+            return outcome.exit.code or FAILED
+        case "TIMEOUT":
+            return WALL
+        case "LAUNCH_FAILED":
+            return OUR_ERROR
+        case "NOT_CONFINED":
+            return BOUNDARY
+    return FAILED if outcome.exit.signal is None else SIGNAL + outcome.exit.signal
+
+
+def say(text: str) -> None:
+    """One diagnostic."""
+    write(2, f"sandboxed: {plain(text)}\n".encode())
+
+
+def complain(name: str, outcome: Outcome) -> None:
+    """Why it did not succeed: the traceback if there is one, and what that does not say."""
+    error = outcome.error
+    if error is None or error.classification == "EXIT_CODE":  # the command has said what it has to say
+        return
+    if error.traceback_text:
+        write(2, plain(error.traceback_text).encode())
+        if error.classification == error.type_name.rpartition(".")[2]:
+            return
+    said = error.message.removeprefix(f"{error.classification} ")
+    say(f"{name}: {outcome.state}, {error.classification}: {said}")
+
+
+def raw(output: Output) -> bytes:
+    """A stream as it was written, with a line in the place of what was not kept."""
+    if not output.dropped_bytes:
+        return output.head + output.tail
+    return b"%b\n[... %d bytes left out ...]\n%b" % (output.head, output.dropped_bytes, output.tail)
+
+
+def write(fd: int, data: bytes) -> None:
+    """Writes all of it to a standard stream, whose reader may have left.
+
+    Raises:
+        SandboxError: standard output takes no more.
+    """
+    stream = sys.stdout if fd == 1 else sys.stderr
+    if stream is None:  # it was closed when we started; the number may be another file's by now
+        return
+    left = memoryview(data)
+    try:
+        while left:
+            try:
+                left = left[os.write(fd, left) :]
+            except BlockingIOError:  # whoever shares the terminal or pipe has made it so
+                select.select([], [fd], [])
+    except BrokenPipeError:
+        return
+    except OSError as error:
+        if fd == 1:  # of standard error there is nobody to tell
+            raise SandboxError(f"cannot write to standard output: {error.strerror}") from error

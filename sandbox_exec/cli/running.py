@@ -1,0 +1,55 @@
+"""Runs one child in the foreground: Ctrl-C cancels it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sandbox_exec.cli.report import say
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from sandbox_exec import Child, Command, Outcome
+
+
+def run(
+    target: Callable[..., object] | Command,
+    args: Sequence[object],
+    *,
+    name: str,
+    profile: str | None,
+    limits: Mapping[str, float | None],
+) -> tuple[Outcome, bool]:
+    """Launches the target and waits for its end.
+
+    Args:
+        target, args, name: as of `SandboxExecutor.launch`.
+        profile: the profile's name; None for the executor's default.
+        limits: fields of `Limits`.
+
+    Returns:
+        The outcome, and whether Ctrl-C was pressed meanwhile.
+
+    Raises:
+        SandboxError: the request is wrong; no process exists.
+    """
+    from sandbox_exec import Limits, SandboxExecutor  # noqa: PLC0415 `--help` needs no engine
+
+    asked = Limits(**limits)  # type: ignore[arg-type] the names are the fields'
+    chosen = {} if profile is None else {"profile": profile}
+    with SandboxExecutor(**chosen, max_children=1) as executor:
+        return _wait(executor.launch(target, args, limits=asked, name=name))
+
+
+def _wait(child: Child) -> tuple[Outcome, bool]:
+    interrupts = 0
+    while True:
+        try:
+            return child.outcome(), interrupts > 0
+        except KeyboardInterrupt:
+            interrupts += 1
+            if interrupts == 1:
+                child.cancel("interrupted from the keyboard")
+                say("cancelling; Ctrl-C once more kills it")
+            else:
+                child.kill()

@@ -1,0 +1,149 @@
+"""Ways to take a cancel, and steers."""
+
+import collections
+import itertools
+import os
+import signal
+import subprocess
+import time
+
+import sandbox_worker as sw
+
+
+def at_boundaries():
+    """The polite one."""
+    ctx = sw.context()
+    ctx.emit("here")
+    while True:
+        ctx.boundary()
+        time.sleep(0.005)
+
+
+def with_last_words():
+    ctx = sw.context()
+    try:
+        ctx.emit("here")
+        time.sleep(600)
+    finally:
+        ctx.partial("cleaned up")
+        with open("cleaned", "w") as file:
+            file.write("up")
+
+
+def in_sleep():
+    sw.context().emit("here")
+    time.sleep(600)
+
+
+def in_loop():
+    sw.context().emit("here")
+    while True:
+        pass
+
+
+def swallow():
+    sw.context().emit("here")
+    try:
+        time.sleep(600)
+    except sw.Cancelled:
+        return "finished all the same"
+
+
+def swallow_and_go_on():
+    """SIGTERM is not swallowed: the second rung ends it."""
+    sw.context().emit("here")
+    while True:
+        try:
+            time.sleep(600)
+        except BaseException:
+            pass
+
+
+def deaf():
+    """The report's own: handles SIGTERM itself and swallows every exception."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    swallow_and_go_on()
+
+
+def deaf_in_c():
+    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    sw.context().emit("here")
+    collections.deque(itertools.repeat(0), maxlen=0)
+
+
+def finish_on_sigterm():
+    """Takes the second rung as the moment to come to an end."""
+
+    def end(*_):
+        raise TimeoutError
+
+    signal.signal(signal.SIGURG, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, end)
+    sw.context().emit("here")
+    try:
+        time.sleep(600)
+    except TimeoutError:
+        return "finished on SIGTERM"
+
+
+def stopped():
+    sw.context().emit("here")
+    os.kill(os.getpid(), signal.SIGSTOP)
+    time.sleep(600)
+
+
+def in_subprocess():
+    sw.context().emit("here")
+    subprocess.run(["sleep", "600"], check=True)
+
+
+def in_shell():
+    sw.context().emit("here")
+    os.system("sleep 600; sleep 600")
+
+
+def cancelled_of_its_own_accord():
+    raise sw.Cancelled
+
+
+# Steers.
+
+
+def collect_steers(until):
+    """Reads steers at its boundaries until one says so."""
+    ctx = sw.context()
+    ctx.emit("here")
+    seen = []
+    while until not in seen:
+        seen += ctx.boundary()
+        time.sleep(0.001)
+    return seen
+
+
+def collect_steers_for(seconds):
+    ctx, seen = sw.context(), []
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        seen += ctx.boundary()
+        time.sleep(0.002)
+    return seen
+
+
+def emit_many(count, size=0):
+    ctx = sw.context()
+    for number in range(count):
+        ctx.emit("step", number=number, padding="x" * size)
+    return count
+
+
+def ask_for(tool):
+    ctx = sw.context()
+    try:
+        ctx.ask(tool, x=1)
+    except sw.Denied as denied:
+        return str(denied)
+
+
+def touch(path):
+    with open(path, "w"):
+        return path
