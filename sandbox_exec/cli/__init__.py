@@ -55,16 +55,19 @@ def main() -> NoReturn:
 def _status() -> int:
     try:
         return int(commands.main(prog_name="sandboxed", standalone_mode=False) or 0)
-    except click.ClickException as error:
-        error.show()
+    except click.UsageError as error:
+        error.show()  # with a hint at --help
         return OUR_ERROR
     except (click.Abort, KeyboardInterrupt):
         return INTERRUPTED
     except SandboxError as error:
         say(str(error))
         return BOUNDARY if isinstance(error, BoundaryUnavailable) else OUR_ERROR
+    except OSError as error:  # of click's own printing
+        say(f"cannot write: {error.strerror}")
+        return OUR_ERROR
     except Exception as error:  # noqa: BLE001 Python's own exit code, 1, would read as the command's
-        import traceback  # noqa: PLC0415
+        import traceback
 
         say(f"a bug of sandboxed, please report it: {error!r}\n{traceback.format_exc()}")
         return OUR_ERROR

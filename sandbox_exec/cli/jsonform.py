@@ -15,12 +15,12 @@ date, time, datetime         {"$date": text} and so on, ISO 8601; of a zone its 
 timedelta                    {"$timedelta": [days, seconds, microseconds]}
 ===========================  ==========================================================
 
-A dict whose only key starts with "$" takes the form of "any other dict", so that none is mistaken for another.
+A dict whose only key starts with "$" takes the form of "any other dict": no form is mistaken for another.
 """
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 import json
 from base64 import b64encode
 from dataclasses import asdict
@@ -97,7 +97,7 @@ def _text(value: object) -> object:
     return {f"${type(value).__name__.lower()}": str(value)}
 
 
-def _moment(value: datetime.date | datetime.time) -> object:
+def _moment(value: dt.date | dt.time) -> object:
     return {f"${type(value).__name__}": value.isoformat()}
 
 
@@ -105,7 +105,7 @@ def _bytes(value: bytes) -> object:
     return {"$bytes": b64encode(value).decode("ascii")}
 
 
-def _span(value: datetime.timedelta) -> object:
+def _span(value: dt.timedelta) -> object:
     return {"$timedelta": [value.days, value.seconds, value.microseconds]}
 
 
@@ -127,9 +127,9 @@ _FORMS: Final[dict[type, Callable[[Any], object]]] = {
     bytes: _bytes,
     Decimal: _text,
     UUID: _text,
-    datetime.date: _moment,
-    datetime.time: _moment,
-    datetime.datetime: _moment,
-    datetime.timedelta: _span,
+    dt.date: _moment,
+    dt.time: _moment,
+    dt.datetime: _moment,
+    dt.timedelta: _span,
     type(Path()): _path,
 }

@@ -1,4 +1,4 @@
-"""What the commands print, and the exit codes. Standard output is for the result, standard error for words."""
+"""What the commands print, and their exit codes. Results go to standard output, words to standard error."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ def exit_code(outcome: Outcome, *, is_command: bool) -> int:
             return OUR_ERROR
         case "NOT_CONFINED":
             return BOUNDARY
-    return FAILED if outcome.exit.signal is None else SIGNAL + outcome.exit.signal
+        case _:
+            return FAILED if outcome.exit.signal is None else SIGNAL + outcome.exit.signal
 
 
 def say(text: str) -> None:
@@ -45,17 +46,21 @@ def say(text: str) -> None:
     write(2, f"sandboxed: {plain(text)}\n".encode())
 
 
-def complain(name: str, outcome: Outcome) -> None:
-    """Why it did not succeed: the traceback if there is one, and what that does not say."""
+def complain(name: str, outcome: Outcome, *, is_command: bool) -> None:
+    """Why it did not succeed: the traceback of a target that raised, and what that does not say."""
     error = outcome.error
     if error is None or error.classification == "EXIT_CODE":  # the command has said what it has to say
+        return
+    if is_command and error.type_name:
+        say(f"cannot run {name}: {error.message}")
         return
     if error.traceback_text:
         write(2, plain(error.traceback_text).encode())
         if error.classification == error.type_name.rpartition(".")[2]:
             return
+    ending = ", ".join(dict.fromkeys([outcome.state.value, error.classification]))  # CANCELLED once
     said = error.message.removeprefix(f"{error.classification} ")
-    say(f"{name}: {outcome.state}, {error.classification}: {said}")
+    say(f"{name}: {ending}: {said}")
 
 
 def raw(output: Output) -> bytes:

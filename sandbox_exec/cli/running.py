@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
-from sandbox_exec.cli.report import say
+from sandbox_exec.cli.report import say, write
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -23,7 +24,9 @@ def run(
     """Launches the target and waits for its end.
 
     Args:
-        target, args, name: as of `SandboxExecutor.launch`.
+        target: as of `SandboxExecutor.launch`.
+        args: its arguments.
+        name: for people.
         profile: the profile's name; None for the executor's default.
         limits: fields of `Limits`.
 
@@ -33,12 +36,11 @@ def run(
     Raises:
         SandboxError: the request is wrong; no process exists.
     """
-    from sandbox_exec import Limits, SandboxExecutor  # noqa: PLC0415 `--help` needs no engine
+    from sandbox_exec import Limits, SandboxExecutor  # `--help` needs no engine
 
-    asked = Limits(**limits)  # type: ignore[arg-type] the names are the fields'
-    chosen = {} if profile is None else {"profile": profile}
-    with SandboxExecutor(**chosen, max_children=1) as executor:
-        return _wait(executor.launch(target, args, limits=asked, name=name))
+    asked = Limits(**limits)  # type: ignore[arg-type]  # the names are the fields'
+    with SandboxExecutor(max_children=1) as executor:
+        return _wait(executor.launch(target, args, profile=profile, limits=asked, name=name))
 
 
 def _wait(child: Child) -> tuple[Outcome, bool]:
@@ -50,6 +52,8 @@ def _wait(child: Child) -> tuple[Outcome, bool]:
             interrupts += 1
             if interrupts == 1:
                 child.cancel("interrupted from the keyboard")
+                if sys.stderr is not None and sys.stderr.isatty():
+                    write(2, b"\n")  # behind the terminal's own "^C"
                 say("cancelling; Ctrl-C once more kills it")
             else:
                 child.kill()

@@ -98,9 +98,9 @@ class Hearing:
         """The pid of the process that spoke first, as the kernel attested it; 0 where it was not asked."""
         return self._channel.peer if self._channel is not None else 0
 
-    def drain(self, frames: int) -> bool:
+    def drain(self) -> bool:
         """Reads on after the child's death; True once nothing is left."""
-        return self._channel is None or self._channel.drain(frames)
+        return self._channel is None or self._channel.drain()
 
     def close(self) -> None:
         """Nothing is read or sent any more; idempotent."""

@@ -60,10 +60,13 @@ class Capture:
 
     def open(self) -> None:
         """Begins to read."""
-        self._broker.watch(self._fd, self)
+        self._broker.watch(self._fd, self._turn)
 
-    def turn(self) -> bool:
-        """Reads a bounded share; see `broker.Source`."""
+    def _turn(self) -> None:
+        self._read()
+
+    def _read(self) -> bool:
+        """Reads a bounded share; False if nothing was there."""
         try:
             data = os.read(self._fd, READ_BYTES)
         except BlockingIOError:
@@ -98,7 +101,7 @@ class Capture:
     def finish(self) -> Output:
         """Reads what is left in the pipe and closes it. The writers are gone, or cut off here."""
         for _ in range(_LAST_TURNS):
-            if self._fd < 0 or not self.turn():
+            if self._fd < 0 or not self._read():
                 break
         self.close()
         tail = b"".join(self._tail or ())

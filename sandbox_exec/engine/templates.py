@@ -106,30 +106,32 @@ class Launchers:
             _end(started)
             return
         self._launcher = started
-        self._broker.watch(started.control.fileno(), self)
+        self._broker.watch(started.control.fileno(), self._turn)
         self._broker.watch_end(started.process.pidfd, self._lost)
 
-    def turn(self) -> bool:
-        """Reads the launcher's answers; see `broker.Source`."""
+    def _turn(self) -> None:
+        self._read()
+
+    def _read(self) -> bool:
+        """Handles one of the launcher's answers; False if there was none."""
         launcher = self._launcher
         if launcher is None:
             return False
         try:
-            frame, ancillary, _, _ = launcher.control.recvmsg(
-                protocol.FRAME_BYTES, 64, socket.MSG_CMSG_CLOEXEC
-            )
+            frame, ancillary, _, _ = launcher.control.recvmsg(protocol.FRAME_BYTES, 64, socket.MSG_CMSG_CLOEXEC)
         except BlockingIOError:
             return False
-        except OSError:
-            frame, ancillary = b"", []
+        except ConnectionResetError:  # it died with a request unread: its last answers come after this
+            return True
         if not frame:
-            return False  # its pidfd says the rest
+            self._broker.forget(launcher.control.fileno())  # its pidfd says the rest
+            return False
         if not self._ready and not self._sent:
             self._hello(frame)
         else:
             self._answer(frame, ancillary)
         self._pump()
-        return self._launcher is not None
+        return True
 
     def _hello(self, frame: bytes) -> None:
         version, self.namespaces = (int.from_bytes(frame[i : i + 8], "little") for i in (0, 8))
@@ -156,7 +158,7 @@ class Launchers:
         """The launcher died; what it did is known, what it left undone is made again."""
         launcher = self._launcher
         assert launcher is not None
-        while self.turn():
+        while self._read():
             pass
         self._launcher, self._ready = None, False
         launcher.process.collect()

@@ -7,6 +7,7 @@ the copy's ward is only closed descriptors: it refuses every launch.
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
 import weakref
@@ -40,7 +41,7 @@ class Ward:
 
     def __init__(self, max_children: int, python: str | None = None) -> None:
         self.lock = threading.Lock()
-        self.broker = Broker()
+        self.broker = Broker(self._collapse)
         self.pool = Pool("decoder", DECODERS)
         self.asks = Asks(self.broker, time.monotonic)
         self.pids: set[int] = set()
@@ -149,6 +150,17 @@ class Ward:
         self.asks.close()
         self.broker.close()
         _wards.discard(self)
+
+    def _collapse(self, error: Exception) -> None:
+        """A bug of ours on the loop: every child is ended and told so, rather than left to hang."""
+        why = f"the engine failed: {type(error).__name__}: {error}"
+        self.shut(f"{why}. Make a new executor, and report this.")
+        sys.excepthook(type(error), error, error.__traceback__)
+        with self.lock:
+            wardens = [warden for _, warden in self._wardens.values()]
+            self._wardens.clear()
+        for warden in wardens:
+            warden.collapse(why)
 
     def abandon(self) -> None:
         """In a forked copy of the host: closes the descriptors, and refuses from now on."""

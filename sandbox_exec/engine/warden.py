@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
 SECONDS: Final = {Timer.BOOT: 10.0, Timer.LEAVE: 0.5, Timer.UNREAPED: 30.0}  # GRACE is the limits' own
 CPU_SAMPLE_SECONDS: Final = 0.05
-DRAIN_FRAMES: Final = 64
 
 
 class Warden:
@@ -187,7 +186,7 @@ class Warden:
         self._read_last_words()
 
     def _read_last_words(self) -> None:
-        if not self._hearing.drain(DRAIN_FRAMES):
+        if not self._hearing.drain():
             self._ward.broker.post(self._read_last_words)  # the others have their turn first
             return
         self._drained = True
@@ -320,6 +319,17 @@ class Warden:
         if self._status is not None:
             os.close(self._status)
             self._status = None
+
+    def collapse(self, why: str) -> None:
+        """The engine failed: ends the tree and says so, by the shortest way."""
+        if self._process is not None:
+            self._process.kill()
+        if self._child.alive:
+            error = ErrorInfo("HOST_LOST", message=why)
+            state, cause = states.SubagentState.INTERRUPTED, ExitInfo(cause="host")
+            missed = self._child._missed()  # noqa: SLF001
+            outcome = Outcome(self._child.id, state, error=error, exit=cause, missed_steer=missed)
+            self._child._publish(outcome)  # noqa: SLF001
 
     def abandon(self) -> None:
         """Closes the host's ends in a forked copy of the host."""
