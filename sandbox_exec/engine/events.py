@@ -28,13 +28,16 @@ class EventLog:
         self._news: threading.Condition | None = None  # made for the first who waits
 
     def add(self, entry: Entry) -> None:
-        """Appends one event, and forgets the oldest beyond the bound."""
-        with self._lock:
-            self._entries.append(entry)
-            self._bytes += entry[4]
-            if len(self._entries) > KEEP_EVENTS or self._bytes > KEEP_BYTES:
+        """Appends one event, and forgets the oldest beyond the bound. On the loop."""
+        self._entries.append(entry)
+        self._bytes += entry[4]
+        if len(self._entries) > KEEP_EVENTS or self._bytes > KEEP_BYTES:
+            with self._lock:
                 self._forget()
-            if self._news is not None:
+        # Without the lock until here: who waits has set `_news` before looking, so either they saw the
+        # entry or they are told.
+        if self._news is not None:
+            with self._lock:
                 self._news.notify_all()
 
     def _forget(self) -> None:
@@ -57,11 +60,11 @@ class EventLog:
     def after(self, number: int) -> tuple[int, Event] | None:
         """Waits for the first event from `number` on; None when no more will come."""
         with self._lock:
+            if self._news is None:
+                self._news = threading.Condition(self._lock)
             while number - self._first >= len(self._entries):
                 if self._closed:
                     return None
-                if self._news is None:
-                    self._news = threading.Condition(self._lock)
                 self._news.wait()
             dropped = max(0, self._first - number)
             number += dropped

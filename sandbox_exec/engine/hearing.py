@@ -56,7 +56,7 @@ class Hearing:
     """
 
     __slots__ = (
-        "_asks", "_channel", "_child", "_keeper", "_limits", "_steers_sent", "_text", "_ward",
+        "_asks", "_channel", "_child", "_keeper", "_limits", "_permitted", "_steers_sent", "_text", "_ward",
         "busy", "denials", "failure",  "_grants", "_is_command", "partial", "value",
     )  # fmt: skip
 
@@ -71,6 +71,7 @@ class Hearing:
         grants: Mapping[str, Tool],
     ) -> None:
         self._ward, self._child, self._limits, self._keeper = ward, child, limits, keeper
+        self._permitted = _CLASSES[keeper.life.permitted]
         self._channel: Channel | None = None
         self._text: bytearray | None = None  # chunks so far
         self._asks = self._steers_sent = 0
@@ -80,6 +81,10 @@ class Hearing:
         self.failure: ErrorInfo | None = None
         self.denials: list[str] = []
         self.busy = False
+
+    def permit(self, permitted: frozenset[Message]) -> None:
+        """Sets what may be said from now on."""
+        self._permitted = _CLASSES[permitted]
 
     def attach(self, sock: socket.socket, *, attest: bool) -> None:
         """Takes the host's end of a new channel, in place of any before."""
@@ -156,13 +161,12 @@ class Hearing:
         except messages.Malformed as error:
             self.poison(str(error))
             return
-        kind, handle = _HANDLERS[type(message)]
-        life = self._keeper.life
-        if kind not in life.permitted:
-            self.poison(f"{kind.value!r} while {life.phase.name}")
+        kind = type(message)
+        if kind not in self._permitted:
+            self.poison(f"{_HANDLERS[kind][0].value!r} while {self._keeper.life.phase.name}")
             return
         try:
-            handle(self, message, text)
+            _HANDLERS[kind][1](self, message, text)
         except _Unacceptable as error:
             self.poison(str(error))
 
@@ -259,10 +263,14 @@ class Hearing:
 
     def _named(self, text: bytes) -> dict[str, object]:
         data = self._decoded(text)
-        if type(data) is not dict or not all(type(key) is str for key in data):
-            msg = "data that is no dict of names"
-            raise _Unacceptable(msg)
-        return data
+        if type(data) is dict:
+            for key in data:
+                if type(key) is not str:
+                    break
+            else:
+                return data
+        msg = "data that is no dict of names"
+        raise _Unacceptable(msg)
 
     def _decoded(self, text: bytes) -> object:
         try:
@@ -318,4 +326,10 @@ _HANDLERS: Final[dict[type, tuple[Message, Callable[..., None]]]] = {
     messages.Executing: (Message.EXECUTING, Hearing._executing),  # noqa: SLF001
     messages.Result: (Message.RESULT, Hearing._result),  # noqa: SLF001
     messages.Failure: (Message.FAILURE, Hearing._failure),  # noqa: SLF001
+}
+
+# The permission table by class: a look-up for every frame, without an Enum's slow hash.
+_CLASSES: Final = {
+    permitted: frozenset(cls for cls, (message, _) in _HANDLERS.items() if message in permitted)
+    for permitted in set(states.PERMITTED.values())
 }

@@ -81,6 +81,7 @@ class Warden:
     def feed(self, event: states.Event) -> None:
         """One step of its life."""
         self.life, effects = states.step(self.life, event)
+        self._hearing.permit(self.life.permitted)
         if self._child.alive:
             self._child._state = self.life.public  # noqa: SLF001 one object in two halves
         for effect in effects:
@@ -165,7 +166,9 @@ class Warden:
         if self._exit is None or not self._drained or self._hearing.busy:
             return
         partial_text, self._hearing.partial = self._hearing.partial, None
-        if partial_text is not None and self.life.verdict is None:
+        verdict = self.life.verdict
+        succeeded = verdict is not None and verdict.state is states.SubagentState.SUCCEEDED
+        if partial_text is not None and not succeeded:
             self._hearing.decode_off_loop(partial_text, self._keep_partial)
             return
         self.feed(states.Gone(self._exit.code, self._exit.signal))

@@ -113,6 +113,7 @@ class Oracle:
             self._violate()
             return
         self.heard += 1
+        self.racing |= self.phase in {"ABORTING", "FINISHED"}  # it is being ended meanwhile
         try:
             self._take(frame)
         except Foul:
@@ -134,6 +135,8 @@ class Oracle:
             self._violate()
         elif how == socket.SHUT_RDWR:
             self._closed(lives_on=self.script.lingers)
+            if not self.script.lingers:  # its next word fails, and it ends
+                self._gone("exit", 7)
 
     def _closed(self, *, lives_on: bool) -> None:
         if self.deaf:
