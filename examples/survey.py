@@ -28,8 +28,11 @@ import sandbox_worker as sw
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-HEADINGS = ("file", "state", "classification", "exit", "value, or cause", "wall")
+HEADINGS = ("file", "state", "classified", "exit", "wall", "value, or cause")
+WIDE = 100
 MIB = 1 << 20
+KEPT_BYTES = 64 * 1024
+USUAL = sx.Limits(wall_seconds=10.0, memory_bytes=512 * MIB)
 
 # What runs in the children. This file is their __main__ module, so they get these functions by value.
 
@@ -86,7 +89,7 @@ class Job:
     """
 
     target: Callable[[str], object] = survey
-    limits: sx.Limits = sx.Limits(wall_seconds=10.0, memory_bytes=512 * MIB)
+    limits: sx.Limits = USUAL
     expected: tuple[str, str] = ("SUCCEEDED", "")
     then: Callable[[sx.Child], object] | None = None
 
@@ -105,7 +108,7 @@ PLAIN = Job()
 ACCIDENTS = (
     Job(survey_for_ever, expected=("INTERRUPTED", "SIGNAL"), then=kill_from_outside),
     Job(survey_for_ever, expected=("CANCELLED", "CANCELLED"), then=cancel),
-    Job(flood, sx.Limits(wall_seconds=1.5, output_bytes=64 * 1024), ("FAILED", "TIMEOUT")),
+    Job(flood, sx.Limits(wall_seconds=1.5, output_bytes=KEPT_BYTES), ("FAILED", "TIMEOUT")),
     Job(hoard, sx.Limits(wall_seconds=10.0, memory_bytes=256 * MIB), ("FAILED", "MEMORY_LIMIT")),
 )
 
@@ -126,32 +129,35 @@ def run(jobs: list[tuple[Path, Job]]) -> list[sx.Outcome]:
 def row(path: Path, outcome: sx.Outcome) -> tuple[str, ...]:
     """An outcome in words."""
     error, value = outcome.error, outcome.value
+    words = error.message if error is not None else repr(value)
     if isinstance(value, dict):
-        words = f"{value['lines']:,} lines, {value['words']:,} words, sha256 {value['sha256'][:12]}"
-    else:
-        words = error.message if error is not None else repr(value)
-    if outcome.partial is not None:
-        words += f"; it had done {outcome.partial}"
+        words = f"{value['lines']:,} lines, {value['words']:,} words"
+    if isinstance(outcome.partial, dict):
+        words += f"; rounds until then: {outcome.partial['rounds']}"
     if outcome.stdout.dropped_bytes:
-        words += f"; it wrote {outcome.stdout.total_bytes:,} bytes, {outcome.stdout.dropped_bytes:,} not kept"
+        words += f"; wrote {outcome.stdout.total_bytes:,} bytes, kept {KEPT_BYTES:,}"
     code, number = outcome.exit.code, outcome.exit.signal
     how = signal.Signals(number).name if number is not None else f"code {code}"
     classification = error.classification if error is not None else ""
-    return path.name, outcome.state.value, classification, how, words, f"{outcome.usage.wall_seconds:.2f} s"
+    return path.name, outcome.state.value, classification, how, f"{outcome.usage.wall_seconds:.2f} s", words
 
 
 def show(rows: list[tuple[str, ...]]) -> None:
-    """The table: drawn on a terminal, plain columns elsewhere."""
+    """The table: coloured and fitted on a terminal, plain columns elsewhere."""
     if sys.stdout.isatty():
         from rich.console import Console
         from rich.table import Table
         from rich.text import Text
 
-        table = Table(*HEADINGS)
+        console, table = Console(), Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
+        for heading in HEADINGS[:-1]:
+            table.add_column(heading, no_wrap=True)
+        table.add_column(HEADINGS[-1], overflow="fold")
+        if console.width < WIDE:
+            table.columns[0].max_width = 17
         for cells in rows:
-            style = "" if cells[1] == "SUCCEEDED" else "yellow"
-            table.add_row(*(Text(cell, style) for cell in cells))
-        Console().print(table)
+            table.add_row(*(Text(cell, "green" if cells[1] == "SUCCEEDED" else "yellow") for cell in cells))
+        console.print(table)
         return
     widths = [max(len(cells[i]) for cells in [HEADINGS, *rows]) for i in range(len(HEADINGS))]
     for cells in [HEADINGS, *rows]:
@@ -167,7 +173,10 @@ def main() -> int:
     parser.add_argument("--most", type=int, default=24, metavar="N", help="at most N files (default: 24)")
     parser.add_argument("--with-accidents", action="store_true", help="let four children end badly")
     asked = parser.parse_args()
-    files = sorted(path for path in asked.folder.iterdir() if path.is_file())[: asked.most]
+    try:
+        files = sorted(path for path in asked.folder.iterdir() if path.is_file())[: max(asked.most, 0)]
+    except OSError as error:
+        parser.error(str(error))
     jobs = [(path, PLAIN) for path in files]
     if asked.with_accidents:
         if len(files) < len(ACCIDENTS):

@@ -14,19 +14,17 @@ from typing import TYPE_CHECKING, Final, Self
 
 from sandbox_exec.confinement.plan import compile_plan
 from sandbox_exec.confinement.profile import Limits, Profile, load_profile
-from sandbox_exec.engine import payload
+from sandbox_exec.engine import assignment
 from sandbox_exec.engine.child import Child
 from sandbox_exec.engine.payload import Command
 from sandbox_exec.engine.ward import Ward
 from sandbox_exec.errors import ConfigError, ExecutorClosed, LaunchError
-from sandbox_worker import protocol
 
 if TYPE_CHECKING:
     from types import TracebackType
 
 DESCRIPTORS_A_CHILD: Final = 6  # channel, pidfds of init and worker, stdout, stderr, init's status pipe
 OWN_DESCRIPTORS: Final = 64
-MAX_STRING: Final = 128 * 1024 - 1  # MAX_ARG_STRLEN of execve
 
 
 class SandboxExecutor:
@@ -68,7 +66,7 @@ class SandboxExecutor:
         self._closed = False
         _executors.add(self)
 
-    def launch(
+    def launch(  # noqa: PLR0913 the public signature
         self,
         target: Callable[..., object] | Command,
         args: Sequence[object] = (),
@@ -86,7 +84,8 @@ class SandboxExecutor:
         Args:
             target: a callable, sent by reference where the child can import it and by value elsewhere, or
                 a `Command`.
-            args, kwargs: of the callable.
+            args: positional arguments of the callable.
+            kwargs: its keyword arguments.
             profile: another profile than the executor's.
             limits: tighter ones than the profile's.
             env: variables added to the profile's allow-list.
@@ -104,36 +103,14 @@ class SandboxExecutor:
         """
         chosen = self._profile if profile is None else load_profile(profile)
         plan = compile_plan(chosen, limits)
-        is_command = isinstance(target, Command)
         identity = f"sa-{next(self._numbers)}-{secrets.token_hex(4)}"
-        assignment: dict[str, object] = {
-            "id": identity,
-            "goal": "",
-            "context": "",
-            "toolsets": (),
-            "workspace": None,
-            "env": _environment(chosen, env),
-            "cwd": _directory(cwd),
-            "stdin": bool(stdin),
-            "path": payload.site_directories(),
-        }
-        if isinstance(target, Command):
-            if args or kwargs:
-                msg = "a Command has its arguments in argv: args and kwargs are for callables"
-                raise ConfigError(msg)
-            assignment["argv"] = _argv(target)
-        elif callable(target):
-            assignment["target"], places = payload.packed_target(target)
-            assignment["path"] = [*payload.site_directories(), *places]
-            assignment["args"] = payload.packed_args(args, dict(kwargs or {}))
-        else:
-            msg = f"a target is a callable or a Command, not {target!r}"
-            raise ConfigError(msg)
-        frame = protocol.pack(protocol.Down.RUN, assignment)
-        child_name = name if name is not None else _name_of(target)
+        given = assignment.stdin_bytes(stdin)
+        frame = assignment.packed(
+            identity, target, args, kwargs or {}, chosen.environment, env or {}, cwd, has_stdin=bool(given)
+        )
         ward = self._opened()
-        child = Child(ward, identity, child_name)
-        ward.launch(child, plan, frame, _as_bytes(stdin), is_command=is_command)
+        child = Child(ward, identity, assignment.name_of(target) if name is None else name)
+        ward.launch(child, plan, frame, given, is_command=isinstance(target, Command))
         return child
 
     def _opened(self) -> Ward:
@@ -186,68 +163,6 @@ class SandboxExecutor:
         self.shutdown()
 
 
-def _name_of(target: object) -> str:
-    if isinstance(target, Command):
-        return str(target.argv[0])
-    return str(getattr(target, "__qualname__", type(target).__qualname__))
-
-
-def _as_bytes(stdin: bytes | str | None) -> bytes:
-    if stdin is None:
-        return b""
-    if isinstance(stdin, str):
-        return stdin.encode("utf-8", "surrogateescape")
-    if isinstance(stdin, bytes):
-        return stdin
-    msg = f"stdin must be bytes, str or None, not {type(stdin).__name__}"
-    raise ConfigError(msg)
-
-
-def _argv(command: Command) -> list[str]:
-    if isinstance(command.argv, str) or not command.argv:
-        msg = f"argv must be a list with at least the program, not {command.argv!r}"
-        raise ConfigError(msg)
-    argv = [os.fspath(part) for part in command.argv]
-    for part in argv:
-        _check_text("argv", part)
-    return argv
-
-
-def _check_text(what: str, text: object) -> None:
-    if type(text) is not str or "\0" in text:
-        msg = f"{what} must be text without NUL characters, not {text!r:.200}"
-        raise ConfigError(msg)
-    if len(os.fsencode(text)) > MAX_STRING:
-        msg = f"{what} has a string of {len(text):,} characters: Linux takes {MAX_STRING:,} bytes. Use stdin."
-        raise ConfigError(msg)
-
-
-def _environment(profile: Profile, added: Mapping[str, str] | None) -> dict[str, str]:
-    environment = {name: os.environ[name] for name in profile.environment if name in os.environ}
-    for name, value in (added or {}).items():
-        _check_text("env", name)
-        _check_text(f"env {name!r}", value)
-        if not name or "=" in name:
-            msg = f"env: {name!r} is no name for a variable"
-            raise ConfigError(msg)
-        environment[name] = value
-    return environment
-
-
-def _directory(cwd: str | os.PathLike[str] | None) -> str | None:
-    if cwd is None:
-        try:
-            return os.getcwd()
-        except FileNotFoundError:  # deleted under us: the child stands in /
-            return None
-    path = os.fspath(cwd)
-    _check_text("cwd", path)
-    if not os.path.isdir(path):
-        msg = f"cwd {path!r} is no directory"
-        raise ConfigError(msg)
-    return os.path.abspath(path)
-
-
 def _make_room(max_children: int) -> None:
     """Raises RLIMIT_NOFILE as far as needed.
 
@@ -256,11 +171,11 @@ def _make_room(max_children: int) -> None:
     """
     needed = max_children * DESCRIPTORS_A_CHILD + OWN_DESCRIPTORS
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if hard not in {resource.RLIM_INFINITY} and needed > hard:
+    if hard != resource.RLIM_INFINITY and needed > hard:
         fits = max(0, (hard - OWN_DESCRIPTORS) // DESCRIPTORS_A_CHILD)
-        msg = f"max_children={max_children} needs {needed} descriptors, the hard limit is {hard}: at most {fits} fit"
+        msg = f"max_children={max_children} needs {needed} descriptors of {hard} (ulimit -Hn): {fits} fit"
         raise ConfigError(msg)
-    if soft not in {resource.RLIM_INFINITY} and needed > soft:
+    if soft != resource.RLIM_INFINITY and needed > soft:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+import importlib
+import importlib.machinery
+import importlib.util
 import json
 import re
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import click
 
 from sandbox_exec.cli import options, report
 from sandbox_exec.cli.plain import plain
 from sandbox_exec.errors import ConfigError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _REFERENCE: Final = re.compile(r"([^\W\d]\w*(?:\.[^\W\d]\w*)*):([^\W\d]\w*(?:\.[^\W\d]\w*)*)")
 
@@ -45,10 +45,10 @@ def call(
     reference: str, arguments: tuple[str, ...], *, profile: str | None, as_json: bool, **limits: float | None
 ) -> int:
     """See `HELP`."""
-    target, args = _target(reference), [_argument(i, text) for i, text in enumerate(arguments, 1)]
+    args = (*_resolved(reference), *(_argument(i, text) for i, text in enumerate(arguments, 1)))
     from sandbox_exec.cli.running import run  # `--help` needs no engine
 
-    outcome, interrupted = run(target, args, name=reference, profile=profile, limits=limits)
+    outcome, interrupted = run(call_target, args, name=reference, profile=profile, limits=limits)
     from sandbox_exec.cli import jsonform
 
     if as_json:
@@ -65,39 +65,33 @@ def call(
 call.context_settings["allow_interspersed_args"] = False  # -1 is an argument, not an option
 
 
-def _target(reference: str) -> Callable[..., object]:
+def call_target(module: str, name: str, directories: list[str], *args: object) -> object:
+    """Imports and calls the target, in the child.
+
+    It names nothing but modules of the standard library, so that it travels as its code (`engine.payload`)
+    and the child need not import this module.
+    """
+    sys.path += [directory for directory in directories if directory not in sys.path]
+    found: Any = importlib.import_module(module)
+    for part in name.split("."):
+        found = getattr(found, part)
+    return found(*args)
+
+
+def _resolved(reference: str) -> tuple[str, str, list[str]]:
+    """Module, name, and where the child is to look. The module is not imported: its code is the child's."""
     found = _REFERENCE.fullmatch(reference)
     if found is None:
         raise ConfigError(f"{reference!r} is no MODULE:FUNCTION, such as math:sqrt")
-    return _deferred(found[1], found[2], _directories(found[1]))
-
-
-def _deferred(module: str, name: str, directories: list[str]) -> Callable[..., object]:
-    """A function that imports the target where it is called: in the child, which gets it by value.
-
-    Importing it here, for its reference, would run the module's code in the host.
-    """
-
-    def call_target(*args: object) -> object:
-        import sys  # by value it has no module of its own to look into
-
-        sys.path += [directory for directory in directories if directory not in sys.path]
-        found: Any = __import__(module, fromlist=("x",))
-        for part in name.split("."):
-            found = getattr(found, part)
-        return found(*args)
-
-    return call_target
+    return found[1], found[2], _directories(found[1])
 
 
 def _directories(module: str) -> list[str]:
-    """Where the child looks for the module beyond its own path. Nothing is imported here."""
-    from importlib.machinery import PathFinder  # `--help` has no use for it
-    from importlib.util import find_spec
-
     top = module.partition(".")[0]
     here = _current_directory()
-    spec = PathFinder.find_spec(top, [*sys.path, *here]) or find_spec(top)
+    spec = importlib.machinery.PathFinder.find_spec(top, [*sys.path, *here])
+    if spec is None and top != "__main__":  # built in or frozen
+        spec = importlib.util.find_spec(top)
     if spec is None:
         where = ", ".join(["the standard library", "the installed packages", *here])
         raise ConfigError(f"cannot call {module}: no module {top!r} in {where}")

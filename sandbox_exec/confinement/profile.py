@@ -66,7 +66,7 @@ class Limits:
                 msg = f"{item.name}={asked} would widen the profile's {own}: limits can only be tightened"
                 raise ConfigError(msg)
             merged[item.name] = own if asked is None else asked
-        return Limits(**merged)  # type: ignore[arg-type] the names are the fields'
+        return Limits(**merged)  # type: ignore[arg-type]  # the names are the fields'
 
 
 _MAY_BE_ZERO: Final = {"processes", "threads", "output_bytes", "grace_seconds", "file_bytes"}
@@ -124,8 +124,8 @@ def load_profile(name: str) -> Profile:
     profile = parse(name, known[name].read_text(encoding="utf-8"))
     if profile.require:
         msg = (
-            f"profile {name!r} asks for kernel layers ({', '.join(profile.require)}) that this version cannot "
-            "enforce yet. Use profile 'none' for code that you trust, and nothing for code that you do not."
+            f"profile {name!r} asks for kernel layers ({', '.join(profile.require)}), and this version has "
+            "none. Use profile 'none' for code that you trust, and nothing for code that you do not."
         )
         raise ProfileError(msg)
     return profile
@@ -202,7 +202,7 @@ def _limits(name: str, table: Mapping[str, object]) -> Limits:
         values[item.name] = (
             None if value == 0 and item.name not in {"grace_seconds", "output_bytes"} else value
         )
-    return Limits(**values)  # type: ignore[arg-type] the names are the fields'
+    return Limits(**values)  # type: ignore[arg-type]  # the names are the fields'
 
 
 def _quantity(raw: object, units: Mapping[str, float]) -> float | int:

@@ -119,7 +119,10 @@ class Channel:
 
     def drain(self) -> bool:
         """Reads on after the child's death; True once its last word was delivered."""
-        return self._closed or self._ended or self._read(FRAMES_A_TURN) < FRAMES_A_TURN
+        if self._closed or self._ended:
+            return True
+        read = self._read(FRAMES_A_TURN)  # few may be the bound on bytes: only none means that nothing is left
+        return read == 0 or self._closed or self._ended
 
     def _nothing_more(self) -> None:
         poll = select.poll()

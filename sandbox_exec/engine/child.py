@@ -113,7 +113,7 @@ class Child:
             A receipt, false if it was refused: blank, over 16,000 characters, 64 pending, or too late.
             Accepted means: it ends as taken or missed, and missed texts are in the outcome.
         """
-        if not isinstance(text, str) or not text.strip():
+        if type(text) is not str or not text.strip():
             return Receipt("", "refused", "a steer is a text that is not blank")
         if len(text) > protocol.MAX_STEER_CHARACTERS:
             return Receipt(text, "refused", f"over {protocol.MAX_STEER_CHARACTERS:,} characters")

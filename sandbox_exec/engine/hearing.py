@@ -56,8 +56,22 @@ class Hearing:
     """
 
     __slots__ = (
-        "_asks", "_channel", "_child", "_keeper", "_limits", "_permitted", "_steers_sent", "_text", "_ward",
-        "busy", "denials", "failure",  "_grants", "_is_command", "partial", "value",
+        "_asks",
+        "_channel",
+        "_child",
+        "_grants",
+        "_is_command",
+        "_keeper",
+        "_limits",
+        "_permitted",
+        "_steers_sent",
+        "_text",
+        "_ward",
+        "busy",
+        "denials",
+        "failure",
+        "partial",
+        "value",
     )  # fmt: skip
 
     def __init__(

@@ -16,7 +16,7 @@ Name = Annotated[str, msgspec.Meta(max_length=protocol.MAX_NAME)]
 Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 53)]
 
 
-class _Message(msgspec.Struct, tag_field="t", frozen=True, forbid_unknown_fields=True, gc=False):
+class _Message(msgspec.Struct, tag_field="t", forbid_unknown_fields=True, gc=False):
     pass
 
 

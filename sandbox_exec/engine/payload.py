@@ -39,7 +39,7 @@ def packed(value: object) -> Packed:
     marshal would turn a bytearray or an array silently into bytes, so it gets only what it keeps.
     """
     if _is_plain(value):
-        return "marshal", marshal.dumps(value)
+        return "marshal", marshal.dumps(value)  # type: ignore[arg-type]  # just looked through
     import cloudpickle
 
     return "pickle", cloudpickle.dumps(value)

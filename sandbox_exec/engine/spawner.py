@@ -7,6 +7,7 @@ when that thread ends.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import queue
@@ -93,11 +94,15 @@ class Spawner:
 
 
 def _start(python: str) -> LauncherProcess:
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    host = _high(os.pidfd_open(os.getpid()))
-    control = _high(theirs.detach())
-    log = _high(os.memfd_create("launcher-log", os.MFD_CLOEXEC))
-    try:
+    with contextlib.ExitStack() as undo, contextlib.ExitStack() as theirs_only:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        undo.callback(ours.close)
+        control = _high(theirs.detach())
+        theirs_only.callback(os.close, control)
+        host = _high(os.pidfd_open(os.getpid()))
+        theirs_only.callback(os.close, host)
+        log = _high(os.memfd_create("launcher-log", os.MFD_CLOEXEC))
+        undo.callback(os.close, log)
         actions = [
             (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDWR, 0),
             (os.POSIX_SPAWN_OPEN, 1, "/dev/null", os.O_RDWR, 0),
@@ -115,19 +120,16 @@ def _start(python: str) -> LauncherProcess:
             # An ignored SIGCHLD would be inherited, and take every status away from the launcher.
             setsigdef=[s for s in signal.valid_signals() if s not in {signal.SIGKILL, signal.SIGSTOP}],
         )
-    except BaseException:
-        ours.close()
-        os.close(log)
-        raise
-    finally:
-        os.close(control)
-        os.close(host)
+        theirs_only.close()  # so that one descriptor is free for the next line, even when there are no more
+        process = Process(pid, os.pidfd_open(pid), None, contained=False)
+        undo.pop_all()
     ours.setblocking(False)
-    return LauncherProcess(Process(pid, os.pidfd_open(pid), None, contained=False), ours, log)
+    return LauncherProcess(process, ours, log)
 
 
 def _high(fd: int) -> int:
     """Moves a descriptor out of the way of the numbers that the launcher is to get."""
-    moved = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 10)
-    os.close(fd)
-    return moved
+    try:
+        return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 10)
+    finally:
+        os.close(fd)

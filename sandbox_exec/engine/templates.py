@@ -118,7 +118,9 @@ class Launchers:
         if launcher is None:
             return False
         try:
-            frame, ancillary, _, _ = launcher.control.recvmsg(protocol.FRAME_BYTES, 64, socket.MSG_CMSG_CLOEXEC)
+            frame, ancillary, _, _ = launcher.control.recvmsg(
+                protocol.FRAME_BYTES, 64, socket.MSG_CMSG_CLOEXEC
+            )
         except BlockingIOError:
             return False
         except ConnectionResetError:  # it died with a request unread: its last answers come after this

@@ -99,7 +99,7 @@ _FEW = 16
 
 
 def _small_dict(raw: bytes) -> Value:
-    """The data of a typical event or ask, names with plain values, at half the cost; None if it is not that."""
+    """The data of a typical event or ask, names with plain values, at half the cost; else None."""
     first, *lines = raw.split(b"\n")[:-1]
     try:
         head = _read(first)
@@ -109,7 +109,12 @@ def _small_dict(raw: bytes) -> Value:
     names = tokens[::2]
     if type(head) is not _Tagged or head.payload != len(names) or len(tokens) != 2 * len(names):
         return None
-    if head.fold != -1 or head.zone is not None or set(map(type, names)) != {str} or _Tagged in map(type, tokens):
+    if (
+        head.fold != -1
+        or head.zone is not None
+        or set(map(type, names)) != {str}
+        or _Tagged in map(type, tokens)
+    ):
         return None
     made = dict(zip(names, tokens[1::2], strict=True))
     return made if len(made) == len(names) else None

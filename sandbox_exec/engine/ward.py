@@ -69,7 +69,10 @@ class Ward:
         """Takes a child in. From any thread.
 
         Args:
-            run_frame, stdin: see `Warden`.
+            child: its public half.
+            plan: what it is held to.
+            run_frame: see `Warden`.
+            stdin: see `Warden`.
             is_command: the target is a program.
             grants: the host tools that the child may ask for, by name.
 

@@ -112,11 +112,12 @@ class Warden:
         limits = self._plan.limits
         shape = INIT if self._plan.may_fork else DIRECT
         with contextlib.ExitStack() as undo:
+            undo.callback(self._captures.clear)
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             ours.setblocking(False)
             undo.callback(ours.close)
             fds = [theirs.detach()]
-            undo.callback(lambda: [os.close(fd) for fd in fds])
+            undo.callback(_close_all, fds)
             for _ in ("stdout", "stderr"):
                 capture, end = pipe(self._ward.broker, limits.output_bytes or 0)
                 undo.callback(capture.close)
@@ -337,3 +338,8 @@ class Warden:
     def abandon(self) -> None:
         """Closes the host's ends in a forked copy of the host."""
         self._hearing.abandon()
+
+
+def _close_all(fds: list[int]) -> None:
+    for fd in fds:
+        os.close(fd)

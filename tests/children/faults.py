@@ -90,10 +90,15 @@ class NamelessClass(Exception, metaclass=HostileMeta):
     pass
 
 
-class HostileNumber(Exception):
+class HostileNumber(OSError):
     @property
     def errno(self):
         raise RuntimeError("no number")
+
+
+class HostileEverything(Exception):
+    def __getattribute__(self, name):
+        raise RuntimeError("no")
 
 
 class HostileCode(SystemExit):
@@ -146,7 +151,7 @@ def throw_long_name():
 
 
 def throw_hostile_name():
-    raise type('A"\n\udcff}\0', (Exception,), {})("quotes")
+    raise type('A"\n}', (Exception,), {})("quotes")
 
 
 # Values that cannot travel.

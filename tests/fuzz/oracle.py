@@ -60,6 +60,7 @@ class Oracle:
     def judge(self) -> Expectation:
         self.phase = self.script.state if self.script.state == BOOTING else RUNNING
         self.ran = self.phase != BOOTING
+        self.heard = int(self.ran)  # Ready
         for verb, *rest in self.script.steps:
             match verb:
                 case "many":

@@ -361,7 +361,7 @@ def chunks(rng, made):
 @_kind(*TALKING)
 def chunk_flood(rng, made):
     """More text than a result may have."""
-    size = rng.choice([wire.FRAME_BYTES - 12, 30_000])
+    size = rng.choice([wire.FRAME_BYTES - 14, 30_000])
     piece = wire.frame(wire.head("chunk"), (b"0\n" * wire.FRAME_BYTES)[:size])
     _foul(rng, made, *[("send", piece)] * rng.choice([40, 400]))
 

@@ -19,10 +19,11 @@ _EITHER = """
 
 
 def either() -> None:
-    sys.meta_path.insert(0, BundleFinder)
     frame = posix.read(3, 65_537)
     number = {items} - loads(frame)[2]["result_items"]
     if number:
+        for name in ("", ".protocol"):
+            load(PACKAGE + name)
         sys.path.append({tests!r})
         __import__("children.hostile", fromlist=("x",)).boot({seed}, number - 1, {kind!r})
     first, read = [frame], posix.read
@@ -31,7 +32,6 @@ def either() -> None:
         return first.pop() if fd == 3 and first else read(fd, size)
 
     posix.read = again
-    sys.meta_path.remove(BundleFinder)
     main()
 
 

@@ -9,14 +9,20 @@ import posix
 import sys
 from marshal import loads
 
-BUNDLE: dict[str, tuple[str, bytes]]
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
+    from typing import Any
+
+BUNDLE: dict[str, tuple[str, bytes]] = globals()["BUNDLE"]  # from the command line
 PACKAGE = "sandbox_worker"
 
 
-def load(name: str) -> object:
+def load(name: str) -> "Any":  # noqa: ANN401 a module, by name
     """Makes one of our modules without the import system, which costs more than all their code."""
     file, code = BUNDLE[name]
-    module = type(sys)(name)
+    module: Any = type(sys)(name)
     module.__file__, module.__package__ = file, PACKAGE
     if name == PACKAGE:  # what the bundle lacks is found beside it
         module.__path__ = [file.rpartition("/")[0]]
@@ -31,29 +37,33 @@ class BundleFinder:
     """For what is imported later: ours come from the bundle, before every path of the user's."""
 
     @staticmethod
-    def find_spec(name: str, _path: object = None, _target: object = None) -> object:
+    def find_spec(name: str, _path: object = None, _target: object = None) -> "ModuleSpec | None":
         """The spec of one of our modules, or None."""
         if name not in BUNDLE:
             return None
         from _frozen_importlib import ModuleSpec
 
-        spec = ModuleSpec(name, BundleFinder, origin=BUNDLE[name][0])
+        spec = ModuleSpec(
+            name,
+            BundleFinder,  # type: ignore[arg-type]
+            origin=BUNDLE[name][0],
+        )
         spec.has_location = True
         return spec
 
     @staticmethod
-    def create_module(_spec: object) -> None:
+    def create_module(_spec: "ModuleSpec") -> None:
         """The default module."""
 
     @staticmethod
-    def exec_module(module: object) -> None:
+    def exec_module(module: "ModuleType") -> None:
         """Runs the module's code in it."""
         exec(loads(BUNDLE[module.__name__][1]), module.__dict__)  # noqa: S102 our own code
 
 
 def main() -> None:
     """Boots, runs the one assignment, and never returns."""
-    sys.meta_path.insert(0, BundleFinder)
+    sys.meta_path.insert(0, BundleFinder)  # a class serves as well as an object
     load(PACKAGE)
     protocol, channel, conversation = (
         load(f"{PACKAGE}.{name}") for name in ("protocol", "channel", "conversation")

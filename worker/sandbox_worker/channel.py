@@ -9,10 +9,15 @@ from _thread import allocate_lock
 
 from sandbox_worker import protocol
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import _socket
+    from typing import Any, Literal
+
 HOST_GONE = 113
 
 _sequence = allocate_lock()
-_socket_object = None
+_socket_object: "_socket.socket | None" = None
 
 
 def send(header: str, text: bytes = b"") -> None:
@@ -44,7 +49,7 @@ def send_value(header: str, text: bytes) -> None:
         send(header, text[start:] if start else text)
 
 
-def receive() -> tuple:
+def receive() -> "tuple[Any, ...]":
     """Waits for the next message of the host."""
     try:
         frame = posix.read(protocol.CHANNEL_FD, protocol.FRAME_BYTES + 1)
@@ -53,7 +58,7 @@ def receive() -> tuple:
     return _opened(frame)
 
 
-def poll() -> tuple | None:
+def poll() -> "tuple[Any, ...] | None":
     """The next message of the host, or None if there is none now."""
     connection = _socket_object or _as_socket()
     try:
@@ -68,7 +73,7 @@ def poll() -> tuple | None:
 _DONTWAIT = 0x40
 
 
-def _opened(frame: bytes) -> tuple:
+def _opened(frame: bytes) -> "tuple[Any, ...]":
     if not frame:
         posix._exit(HOST_GONE)  # noqa: SLF001
     message = protocol.unpack(frame)
@@ -77,7 +82,7 @@ def _opened(frame: bytes) -> tuple:
     return message
 
 
-def _as_socket() -> object:
+def _as_socket() -> "_socket.socket":
     global _socket_object  # noqa: PLW0603 made once: closing it would close the channel
     import _socket
 
@@ -103,7 +108,7 @@ def _from_memfd(size: int) -> bytes:
     return data
 
 
-def _byteorder() -> str:
+def _byteorder() -> "Literal['little', 'big']":
     import sys
 
     return sys.byteorder

@@ -13,7 +13,7 @@ from sandbox_worker import channel, protocol
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    pass
+    from typing import Any
 
 
 class Cancelled(BaseException):
@@ -34,7 +34,7 @@ class _Pending:
     __slots__ = ("answer", "wake")
 
     def __init__(self) -> None:
-        self.answer: tuple | None = None
+        self.answer: tuple[Any, ...] | None = None
         self.wake = allocate_lock()
         self.wake.acquire()
 
@@ -148,7 +148,7 @@ class Context:
             return load(payload)
         raise (Denied if status == protocol.DENIED else ToolFailed)(payload)
 
-    def _wait(self, pending: _Pending) -> tuple:
+    def _wait(self, pending: _Pending) -> "tuple[Any, ...]":
         """Reads until this ask is answered, or lets the thread that reads already do it."""
         while pending.answer is None:
             if self._reader.acquire(False):
@@ -168,7 +168,7 @@ class Context:
                 waiting.wake.release()
                 return
 
-    def _take(self, message: tuple) -> None:
+    def _take(self, message: "tuple[Any, ...]") -> None:
         kind = message[0]
         if kind == protocol.Down.STEER:
             self._steers.append((message[1], message[2]))
@@ -215,7 +215,7 @@ class shielded:  # noqa: N801 used like a function
                 raise Cancelled
 
 
-def load(payload: tuple[str, bytes]) -> object:
+def load(payload: tuple[str, bytes]) -> "Any":  # noqa: ANN401 whatever the host sent
     """Restores what the host sent down: marshalled where that is exact, else pickled."""
     how, data = payload
     if how == "marshal":

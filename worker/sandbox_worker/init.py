@@ -29,6 +29,7 @@ def run(python: str, argv: list[str], environment: dict[str, str], *, status: in
     while True:
         # WNOWAIT: the worker's status is written before its pid can be given to another.
         ended = posix.waitid(posix.P_ALL, 0, posix.WEXITED | posix.WNOWAIT)
+        assert ended is not None
         if ended.si_pid == worker:
             break
         posix.waitid(posix.P_PID, ended.si_pid, posix.WEXITED)

@@ -18,7 +18,7 @@ SIGCHLD, SIGKILL, SIGTERM = 17, 9, 15
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER, PR_GET_TID_ADDRESS = 1, 4, 36, 40
 
 
-class Long(_ctypes._SimpleCData):  # noqa: SLF001 what ctypes.c_long is
+class Long(_ctypes._SimpleCData):  # type: ignore[type-arg]  # noqa: SLF001 what ctypes.c_long is
     """A C long, wide enough for a pointer on every Linux that we serve."""
 
     _type_ = "l"
@@ -31,7 +31,7 @@ class _Function(_ctypes.CFuncPtr):
     _restype_ = Long
 
 
-_LIBC = _ctypes.dlopen(None, 2)
+_LIBC = _ctypes.dlopen(None, 2)  # type: ignore[arg-type]  # None is this program itself
 _syscall = _Function(_ctypes.dlsym(_LIBC, "syscall"))
 _prctl = _Function(_ctypes.dlsym(_LIBC, "prctl"))
 _before_fork = _Function(_ctypes.dlsym(_LIBC, "PyOS_BeforeFork"))
@@ -40,7 +40,7 @@ _after_fork_child = _Function(_ctypes.dlsym(_LIBC, "PyOS_AfterFork_Child"))
 
 
 def prctl(option: int, value: int) -> None:
-    """prctl(2) with one argument.
+    """The system call prctl with one argument.
 
     Raises:
         OSError: with the option in its text.
@@ -62,7 +62,7 @@ _pidfd = Long(0)
 
 
 def clone(flags: int) -> tuple[int, int]:
-    """Forks by clone(2) with these flags; returns (pid, pidfd), and (0, -1) in the copy.
+    """Forks, as the system call clone does with these flags; gives (pid, pidfd), and (0, -1) in the copy.
 
     The tid flags repair what glibc keeps about the thread: after a raw clone its cached tid is the
     parent's, and pthread_kill(main) fails with ESRCH.

@@ -21,6 +21,10 @@ import sys
 
 from sandbox_worker import init, kernel, protocol
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
 CONTROL_FD, HOST_FD = 3, 4
 DIRECT, INIT = "direct", "init"
 
@@ -30,7 +34,8 @@ ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LC_ALL": "C.UTF-8", "MAL
 
 # The worker's code arrives as a sealed memfd: no path of anybody's is searched before Ready.
 BOOT = (
-    f"import marshal as m,posix as p;b=m.loads(p.pread({protocol.BUNDLE_FD},1<<22,0));p.close({protocol.BUNDLE_FD})\n"
+    f"import marshal as m,posix as p;b=m.loads(p.pread({protocol.BUNDLE_FD},1<<22,0))\n"
+    f"p.close({protocol.BUNDLE_FD})\n"
     "exec(m.loads(b['sandbox_worker.boot'][1]),{'__name__':'sandbox_worker.boot','BUNDLE':b})"
 )
 ARGUMENTS = ["-I", "-S", "-X", "utf8", "-c", BOOT]
@@ -48,7 +53,7 @@ def bundle() -> int:
     modules = {}
     for suffix in BUNDLED:
         name = "sandbox_worker" + suffix
-        spec = find_spec(name)
+        spec: Any = find_spec(name)
         modules[name] = (spec.origin, marshal.dumps(spec.loader.get_code(name)))
     fd = posix.memfd_create("sandbox-worker", _MFD_CLOEXEC | _MFD_ALLOW_SEALING)
     posix.write(fd, marshal.dumps(modules))
@@ -88,19 +93,19 @@ class Launcher:
             for fd in fds:
                 posix.close(fd)
 
-    def _clone(self, shape: str, rlimits: list, fds: list[int]) -> tuple[int, int]:
+    def _clone(self, shape: str, rlimits: "list[tuple[int, int, int]]", fds: list[int]) -> tuple[int, int]:
         flags = kernel.CLONE_PARENT
         if shape == INIT:
             flags |= self.namespaces
         try:
             pid, pidfd = kernel.clone(flags)
         except OSError as error:
-            return -error.errno, -1
+            return -(error.errno or 1), -1
         if pid == 0:
             self._become_child(shape, rlimits, fds)
         return pid, pidfd
 
-    def _become_child(self, shape: str, rlimits: list, fds: list[int]) -> None:
+    def _become_child(self, shape: str, rlimits: "list[tuple[int, int, int]]", fds: list[int]) -> None:
         """In the clone; never returns."""
         try:
             bare = shape == INIT and not self.namespaces
@@ -126,7 +131,7 @@ class Launcher:
             posix._exit(112)  # noqa: SLF001
 
 
-def _descriptors(ancillary: list) -> list[int]:
+def _descriptors(ancillary: "list[tuple[int, int, bytes]]") -> list[int]:
     data = b"".join(body for level, kind, body in ancillary if kind == _socket.SCM_RIGHTS)
     return [int.from_bytes(data[i : i + 4], sys.byteorder) for i in range(0, len(data), 4)]
 

@@ -20,6 +20,10 @@ newline, so the number of tokens is known before the first is decoded.
 from marshal import dumps as _dumps
 from marshal import loads as _loads
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
 VERSION = 1
 
 # A frame must pass the default socket buffer (212,992 bytes with the kernel's own overhead), and a
@@ -118,7 +122,7 @@ def equal_hash_work(keys: list[object]) -> int:
 def _chosen_hashes(keys: list[object]) -> int:
     """Counts keys whose hash is neither salted (str, bytes and what is made of them) nor a small int."""
     kinds = set(map(type, keys))
-    if kinds == {int} and -_SMALL < min(keys) and max(keys) < _SMALL:
+    if kinds == {int} and min(keys) > -_SMALL and max(keys) < _SMALL:  # type: ignore[type-var,operator]
         return 0
     unsalted = [key for key in keys if isinstance(key, (int, float, tuple, frozenset)) or _is_number(key)]
     return sum(1 for key in unsalted if not (isinstance(key, int) and -_SMALL < key < _SMALL))
@@ -162,9 +166,10 @@ ANSWERED, DENIED, FAILED = "answered", "denied", "failed"
 
 def pack(*message: object) -> bytes:
     """Encodes one message for the worker."""
-    return _dumps(message)
+    return _dumps(message)  # type: ignore[arg-type]  # what we pack is plain
 
 
-def unpack(frame: bytes) -> tuple:
+def unpack(frame: bytes) -> "tuple[Any, ...]":
     """Decodes what `pack` made. In the worker only: marshal is not safe against hostile bytes."""
-    return _loads(frame)
+    message: tuple[Any, ...] = _loads(frame)
+    return message

@@ -15,13 +15,17 @@ from sandbox_worker import channel, conversation, protocol
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import TracebackType
+    from typing import Any
+
+    Assignment = dict[str, Any]
 
 _TEXT_BYTES = 40_000  # of a traceback, so that a Failure fits one frame
 _BALLAST_BYTES = 2 << 20  # address space to report a MemoryError with, under RLIMIT_AS
 
 
-def run(assignment: dict, own: conversation.Context) -> None:
+def run(assignment: "Assignment", own: conversation.Context) -> None:
     """Never returns."""
     owner = posix.getpid()
     _prepare(assignment, own)
@@ -34,7 +38,7 @@ def run(assignment: dict, own: conversation.Context) -> None:
     posix._exit(0)  # noqa: SLF001 threads and atexit hooks do not run on
 
 
-def _prepare(assignment: dict, own: conversation.Context) -> None:
+def _prepare(assignment: "Assignment", own: conversation.Context) -> None:
     for name in ("id", "goal", "context", "toolsets", "workspace"):
         setattr(own, name, assignment[name])
     environment = {
@@ -47,7 +51,7 @@ def _prepare(assignment: dict, own: conversation.Context) -> None:
         posix.putenv(key, value)
     posix.environ.update(environment)  # what os.environ will be made from
     sys.path.extend(assignment["path"])
-    builtins.exit = builtins.quit = sys.exit  # `site`, which we do without, would have made them
+    builtins.exit = builtins.quit = sys.exit  # type: ignore[assignment]  # `site`, which we do without, would have made them
     if assignment["stdin"]:
         fd = channel.receive_descriptor()
         posix.lseek(fd, 0, 0)
@@ -55,7 +59,7 @@ def _prepare(assignment: dict, own: conversation.Context) -> None:
         posix.close(fd)
 
 
-def _call(assignment: dict, own: conversation.Context) -> tuple[str, bytes]:
+def _call(assignment: "Assignment", own: conversation.Context) -> tuple[str, bytes]:
     ballast = bytes(_BALLAST_BYTES)  # calloc: not touched until it is freed
     try:
         try:
@@ -66,9 +70,10 @@ def _call(assignment: dict, own: conversation.Context) -> tuple[str, bytes]:
             own._armed = False  # noqa: SLF001
         except SystemExit as error:
             own._armed = False  # noqa: SLF001
-            if error.code is None or (error.code == 0 and type(error.code) is int):
+            code = SystemExit.code.__get__(error)  # never through the object, whose class may be hostile
+            if code is None or (type(code) is int and code == 0):
                 return _result(None, own)
-            return _failure("exit", error, str(error.code))
+            return _failure("exit", error, _text(code))
         except conversation.Cancelled as error:
             own._armed = False  # noqa: SLF001
             return _failure("cancelled", error, "")
@@ -86,7 +91,7 @@ def _enter(cwd: str | None) -> None:
         posix.chdir(cwd)
 
 
-def _target(target: tuple) -> object:
+def _target(target: "tuple[Any, ...]") -> "Any":  # noqa: ANN401 whatever the user's is
     """The callable: from its code, by reference, or by value (see the host's payload.packed_target)."""
     if target[0] == "code":
         return _from_code(*target[1:])
@@ -99,12 +104,13 @@ def _target(target: tuple) -> object:
 
 
 def _from_code(
-    code: bytes, name: str, module: str, package: str | None, modules: dict, defaults: bytes
-) -> object:
-    own = {"__name__": module, "__package__": package, "__builtins__": builtins}
+    code: bytes, name: str, module: str, package: str | None, modules: dict[str, str], defaults: bytes
+) -> "Callable[..., object]":
+    own: dict[str, object] = {"__name__": module, "__package__": package, "__builtins__": builtins}
     for bound, imported in modules.items():
         own[bound] = __import__(imported, fromlist=("x",))
-    function = type(_from_code)(marshal.loads(code), own, name)
+    kind: Any = type(_from_code)  # types.FunctionType, without the module
+    function: Callable[..., object] = kind(marshal.loads(code), own, name)
     function.__defaults__, function.__kwdefaults__ = marshal.loads(defaults)
     own[name] = function
     return function
@@ -126,31 +132,44 @@ def _result(value: object, own: conversation.Context) -> tuple[str, bytes]:
 def _failure(kind: str, error: BaseException, message: str | None) -> tuple[str, bytes]:
     """A Failure: facts first, so that even a MemoryError leaves something to report."""
     cls = type(error)
-    name, qualified = cls.__name__, f"{cls.__module__}.{cls.__qualname__}"
-    number = getattr(error, "errno", None)
+    name, qualified = _attribute(cls, "__name__"), _attribute(cls, "__qualname__")
+    number = OSError.errno.__get__(error) if issubclass(cls, OSError) else None
     trace = b""
     if kind in {"raised", "exit"}:
         trace = _traceback(error)
     if message is None:
-        try:
-            message = str(error)
-        except BaseException as second:  # noqa: BLE001 a hostile __str__
-            message = f"<the exception's own text raised {type(second).__name__}>"
+        message = _text(error)
     from sandbox_worker import values
 
     header = '{"t":"failure","kind":"%s","name":%s,"type_name":%s,"message":%s,"errno":%d}' % (
         kind,
         values.quote(name[: protocol.MAX_NAME]),
-        values.quote(qualified[: protocol.MAX_NAME]),
+        values.quote(f"{_attribute(cls, '__module__')}.{qualified}"[: protocol.MAX_NAME]),
         values.quote(message[: protocol.MAX_ERROR_MESSAGE]),
         number if type(number) is int and 0 <= number < 1 << 16 else 0,
     )
     return header, trace
 
 
+def _attribute(cls: type, name: str) -> str:
+    """A text that `type` itself keeps of a class, past a metaclass that has its own idea of it."""
+    try:
+        return str.__str__(type.__dict__[name].__get__(cls))
+    except (AttributeError, TypeError):  # a __module__ that is no text
+        return "?"
+
+
+def _text(of: object) -> str:
+    """The text of a hostile object: whatever its __str__ does, and cut before it is copied."""
+    try:
+        return str.__getitem__(str(of), slice(protocol.MAX_ERROR_MESSAGE))
+    except BaseException as second:  # noqa: BLE001 hostile
+        return f"<its own text raised {_attribute(type(second), '__name__')}>"
+
+
 def _traceback(error: BaseException) -> bytes:
-    frames = error.__traceback__
-    if isinstance(error, MemoryError):
+    frames = BaseException.__traceback__.__get__(error)
+    if issubclass(type(error), MemoryError):
         _let_go(frames)
     try:
         import traceback
@@ -176,12 +195,12 @@ def _let_go(frames: "TracebackType | None") -> None:
 def _flush() -> None:
     for stream in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__):
         try:
-            stream.flush()
+            stream.flush()  # type: ignore[union-attr]  # None is one of the ways to be broken
         except BaseException:  # noqa: BLE001, S112 replaced, closed or broken by the target
             continue
 
 
-def _command(assignment: dict, own: conversation.Context) -> tuple[str, bytes]:
+def _command(assignment: "Assignment", own: conversation.Context) -> tuple[str, bytes]:
     """Becomes the command: its exit status is read from the kernel, by the host."""
     try:
         try:

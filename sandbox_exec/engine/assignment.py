@@ -1,0 +1,133 @@
+"""What one launch hands to its child, checked in the caller's thread: no process exists yet.
+
+Everything of the user's travels in the Run message, never in argv or environment of a start.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from sandbox_exec.engine import payload
+from sandbox_exec.engine.payload import Command
+from sandbox_exec.errors import ConfigError
+from sandbox_worker import protocol
+
+MAX_STRING: Final = 128 * 1024 - 1  # MAX_ARG_STRLEN of execve
+
+
+def packed(
+    identity: str,
+    target: object,
+    args: Sequence[object],
+    kwargs: Mapping[str, object],
+    passed: Sequence[str],
+    env: Mapping[str, str],
+    cwd: str | os.PathLike[str] | None,
+    *,
+    has_stdin: bool,
+) -> bytes:
+    """The Run message.
+
+    Args:
+        identity: the child's id.
+        target: what to run.
+        args: of a callable.
+        kwargs: of a callable.
+        passed: names of the host's variables that the profile passes on.
+        env: further variables.
+        cwd: the child's directory; the host's own by default.
+        has_stdin: a descriptor for it follows the message.
+
+    Raises:
+        ConfigError: a part of it cannot be had.
+    """
+    parts: dict[str, object] = {
+        "id": identity,
+        "goal": "",
+        "context": "",
+        "toolsets": (),
+        "workspace": None,
+        "env": _environment(passed, env),
+        "cwd": _directory(cwd),
+        "stdin": has_stdin,
+        "path": payload.site_directories(),
+    }
+    if isinstance(target, Command):
+        if args or kwargs:
+            msg = "a Command has its arguments in argv: args and kwargs are for callables"
+            raise ConfigError(msg)
+        parts["argv"] = _argv(target)
+    elif callable(target):
+        parts["target"], places = payload.packed_target(target)
+        parts["path"] = [*payload.site_directories(), *places]
+        parts["args"] = payload.packed_args(args, dict(kwargs))
+    else:
+        msg = f"a target is a callable or a Command, not {target!r}"
+        raise ConfigError(msg)
+    return protocol.pack(protocol.Down.RUN, parts)
+
+
+def name_of(target: object) -> str:
+    """A target's own name, for people."""
+    if isinstance(target, Command):
+        return str(target.argv[0])
+    return str(getattr(target, "__qualname__", type(target).__qualname__))
+
+
+def stdin_bytes(stdin: object) -> bytes:
+    """What the child reads on descriptor 0."""
+    if stdin is None:
+        return b""
+    if isinstance(stdin, str):
+        return stdin.encode("utf-8", "surrogateescape")
+    if isinstance(stdin, bytes):
+        return stdin
+    msg = f"stdin must be bytes, str or None, not {type(stdin).__name__}"
+    raise ConfigError(msg)
+
+
+def _argv(command: Command) -> list[str]:
+    if isinstance(command.argv, str) or not command.argv:
+        msg = f"argv must be a list with at least the program, not {command.argv!r}"
+        raise ConfigError(msg)
+    argv = [os.fspath(part) for part in command.argv]
+    for part in argv:
+        _check_text("argv", part)
+    return argv
+
+
+def _check_text(what: str, text: object) -> None:
+    if type(text) is not str or "\0" in text:
+        msg = f"{what} must be text without NUL characters, not {text!r:.200}"
+        raise ConfigError(msg)
+    if len(os.fsencode(text)) > MAX_STRING:
+        msg = f"{what} has a string of {len(text):,} characters: Linux takes {MAX_STRING:,} bytes. Use stdin."
+        raise ConfigError(msg)
+
+
+def _environment(passed: Sequence[str], added: Mapping[str, str]) -> dict[str, str]:
+    environment = {name: os.environ[name] for name in passed if name in os.environ}
+    for name, value in added.items():
+        _check_text("env", name)
+        _check_text(f"env {name!r}", value)
+        if not name or "=" in name:
+            msg = f"env: {name!r} is no name for a variable"
+            raise ConfigError(msg)
+        environment[name] = value
+    return environment
+
+
+def _directory(cwd: str | os.PathLike[str] | None) -> str | None:
+    if cwd is None:
+        try:
+            return os.getcwd()
+        except FileNotFoundError:  # deleted under us: the child stands in /
+            return None
+    path = os.fspath(cwd)
+    _check_text("cwd", path)
+    if not os.path.isdir(path):
+        msg = f"cwd {path!r} is no directory"
+        raise ConfigError(msg)
+    return os.path.abspath(path)

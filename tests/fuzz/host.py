@@ -1,0 +1,372 @@
+"""The host under fire: a real executor, hostile children in a few slots, siblings that must not notice.
+
+What has to hold, whatever a child sends:
+
+* its outcome is the one that the oracle reads from the script, after exactly as many frames;
+* a sibling that answers steers answers every one, a sibling that sleeps goes on sleeping;
+* no exception on any thread; nothing is imported, compiled, unpickled or opened where frames are read;
+* memory and descriptors are in the end what they were.
+"""
+
+import collections
+import gc
+import os
+import statistics
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from children import hostile, sibling
+from fuzz import scripts, worker
+from fuzz.oracle import Expectation, Oracle
+from fuzz.wire import CANARY
+from sandbox_exec import Command, Limits, SandboxExecutor
+from sandbox_exec.engine import hearing, spawner
+from sandbox_exec.engine.asks import Tool
+from sandbox_worker.protocol import DEFAULT_RESULT_ITEMS
+
+HANG_SECONDS = 30.0
+PING_SECONDS = 0.002
+PONG_SECONDS = 10.0  # a sibling that does not answer for so long is disturbed, on any machine
+GRACE_SECONDS = 5.0
+LADDER_SECONDS = 0.1
+GROWTH_BYTES = 16 << 20
+FAILURES = 10
+
+# Modules that the host loads at first use, on whatever thread that is.
+_LAZY = ("binascii", "decimal", "fcntl", "pathlib", "uuid", "zoneinfo")
+_QUIET = {"marshal.dumps", "cpython._PySys_ClearAuditHooks", "object.__getattr__", "sys._getframe", "os.listdir"}
+_ALARMING = (
+    "compile", "exec", "import", "marshal.load", "pickle.", "os.system", "os.exec", "os.fork", "os.posix_spawn",
+    "os.spawn", "subprocess.", "open", "ctypes.", "code.__new__", "function.__new__", "socket.connect", "shutil.",
+    "os.remove", "os.rename", "os.chmod", "os.kill",
+)  # fmt: skip
+
+
+@dataclass
+class Report:
+    seed: int
+    seconds: float = 0.0
+    frames: int = 0
+    children: int = 0
+    outcomes: collections.Counter = field(default_factory=collections.Counter)  # (state, ending)
+    kinds: collections.Counter = field(default_factory=collections.Counter)
+    in_doubt: int = 0
+    growth: int = 0
+    peak_growth: int = 0
+    pongs: list[float] = field(default_factory=list)
+    descriptors: int = 0
+    failures: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        lines = [
+            f"seed {self.seed}: {self.frames:,} frames of {self.children:,} children in {self.seconds:.1f} s, "
+            f"{self.frames / max(self.seconds, 1e-9):,.0f} frames/s",
+            f"oracle: certain of {self.children - self.in_doubt:,} endings and frame counts, "
+            f"of {self.in_doubt:,} endings only",
+            f"memory: {self.growth / 1e6:+.1f} MB after warm-up, {self.peak_growth / 1e6:+.1f} MB at most; "
+            f"descriptors: {self.descriptors:+d}",
+        ]
+        if len(self.pongs) > 1:
+            cuts = statistics.quantiles(self.pongs, n=100)
+            lines.append(
+                f"sibling: {len(self.pongs):,} answers, none lost; p50 {cuts[49] * 1e3:.2f} ms, "
+                f"p99 {cuts[98] * 1e3:.2f} ms, at most {max(self.pongs) * 1e3:.0f} ms"
+            )
+        for state in scripts.STATES:
+            found = {ending: count for (where, ending), count in self.outcomes.items() if where == state}
+            words = ", ".join(f"{ending} {count:,}" for ending, count in sorted(found.items(), key=lambda x: -x[1]))
+            lines.append(f"{state}: {words}")
+        lines += [f"FAILURE: {failure}" for failure in self.failures]
+        return "\n".join(lines)
+
+
+class Fuzzer:
+    """One run. Use `run`; only one at a time in a process, for it looks into the engine."""
+
+    def __init__(self, seed: int, *, slots: int = 4, kind: str | None = None, state: str | None = None) -> None:
+        self.report = Report(seed)
+        self._seed, self._slots, self._kind, self._state = seed, slots, kind, state
+        self._numbers = iter(range(worker.MOST_SCRIPTS))
+        self._lock = threading.Lock()
+        self._heard: dict[str, int] = {}
+        self._enough = threading.Event()
+        self._watched: set[int] = set()
+
+    def run(self, seconds: float, numbers: range | None = None) -> Report:
+        """Fuzzes for so long, or until these scripts are through."""
+        if numbers is not None:
+            self._numbers = iter(numbers)
+        before = _descriptors()
+        with tempfile.TemporaryDirectory() as folder, self._spied_upon(Path(folder)):
+            with SandboxExecutor(max_children=self._slots + 4) as executor:
+                self._fuzz(executor, seconds)
+            if (Path(folder) / CANARY).exists():
+                self._fail("the canary: something that a child sent was evaluated")
+        gc.collect()
+        self.report.descriptors = _descriptors() - before
+        if self.report.descriptors > 0:
+            self._fail(f"{self.report.descriptors} descriptors are left")
+        return self.report
+
+    # The run.
+
+    def _fuzz(self, executor: SandboxExecutor, seconds: float) -> None:
+        started = time.monotonic()
+        until = started + seconds
+        siblings = _Siblings(executor, self._fail, self.report.pongs)
+        self._watched = {t.ident for t in threading.enumerate() if t.name.startswith("sandbox-exec broker")}
+        threads = [
+            threading.Thread(target=self._slot, args=(executor, until), name=f"slot {n}") for n in range(self._slots)
+        ]
+        for thread in threads:
+            thread.start()
+        memory = _Memory(until, started)
+        while any(thread.is_alive() for thread in threads):
+            threads[0].join(0.2) if threads[0].is_alive() else time.sleep(0.2)
+            memory.look()
+            siblings.look()
+        self._enough.set()
+        self.report.seconds = time.monotonic() - started
+        siblings.stop()
+        self._watched = set()
+        self.report.growth, self.report.peak_growth = memory.growth()
+        if self.report.growth > GROWTH_BYTES:
+            self._fail(f"the host grew by {self.report.growth / 1e6:.1f} MB")
+        if executor.children():
+            self._fail(f"children are left: {executor.children()}")
+
+    def _slot(self, executor: SandboxExecutor, until: float) -> None:
+        while time.monotonic() < until and not self._enough.is_set():
+            with self._lock:
+                number = next(self._numbers, None)
+            if number is None:
+                return
+            script = scripts.script(self._seed, number, self._state, self._kind)
+            try:
+                self._play(executor, script)
+            except BaseException:
+                self._fail(f"{self._name(script)}: {traceback.format_exc()}")
+                self._enough.set()
+
+    def _play(self, executor: SandboxExecutor, script: scripts.Script) -> None:
+        booting = script.state == scripts.BOOTING
+        items = worker.items(script.number) if booting else DEFAULT_RESULT_ITEMS
+        expected = Oracle(script, items).judge()
+        grace = LADDER_SECONDS if script.ladder else GRACE_SECONDS
+        released = threading.Event()
+        child = executor.launch(
+            Command(["/bin/false"]) if script.command else hostile.run,
+            () if script.command else (self._seed, script.number, script.state, self._kind),
+            limits=Limits(result_items=items, grace_seconds=grace),
+        )
+        if script.tools:  # no toolsets yet: nothing public grants one
+            child._warden._hearing._grants = _tools(released)
+        for number in range(script.steers):
+            assert child.steer(f"steer {number}")
+        if script.early_cancel:
+            time.sleep(script.number % 40 / 1000)
+            child.cancel("early")
+        if script.state == scripts.STOPPING:
+            for event in child.events():
+                if event.kind == "go":
+                    child.cancel("as the script wants it")
+                    break
+        try:
+            outcome = child.outcome(HANG_SECONDS)
+        except TimeoutError:
+            child.kill()
+            self._fail(f"{self._name(script)}: no outcome after {HANG_SECONDS:g} s, expected {expected.endings}")
+            self._enough.set()
+            return
+        finally:
+            released.set()
+        with self._lock:
+            heard = self._heard.pop(child.id, 0)
+            self._count(script, expected, outcome, heard)
+
+    def _count(self, script: scripts.Script, expected: Expectation, outcome, heard: int) -> None:
+        ending = outcome.state.value, outcome.error.classification if outcome.error else None
+        said = outcome.error.message if outcome.error else ""
+        report = self.report
+        report.children += 1
+        report.frames += heard
+        report.kinds[script.kind] += 1
+        report.in_doubt += expected.heard is None
+        # A child chooses the word for its failure: it is counted as one kind.
+        report.outcomes[script.state, _short(*ending)] += 1
+        if ending not in expected.endings:
+            self._fail(f"{self._name(script)}: {ending} ({said}), expected {expected.endings}, {heard} frames heard")
+        elif expected.heard not in {None, heard}:
+            self._fail(f"{self._name(script)}: {ending} ({said}), {heard} frames heard, not {expected.heard}")
+
+    def _name(self, script: scripts.Script) -> str:
+        options = "".join(
+            f" --{name} {value}" for name, value in (("kind", self._kind), ("state", self._state)) if value
+        )
+        return f"{script.state} {script.kind} (again with --seed {self._seed}{options} --only {script.number})"
+
+    def _fail(self, what: str) -> None:
+        self.report.failures.append(what)
+        if len(self.report.failures) >= FAILURES:
+            self._enough.set()
+
+    # Looking in.
+
+    @contextmanager
+    def _spied_upon(self, folder: Path):
+        """Counts frames, hears of exceptions and of what is loaded; the launcher starts the fuzzed worker."""
+        for module in _LAZY:
+            __import__(module)
+        __import__("zoneinfo").ZoneInfo("Europe/Berlin")
+        __import__("sandbox_exec.engine.values", fromlist=("x",))._known_zones()
+        root, hooks, here = spawner._ROOT, (threading.excepthook, sys.excepthook), os.getcwd()
+        on_frame = hearing.Hearing._on_frame
+        heard = self._heard
+
+        def counting(listener, frame):
+            identity = listener._child.id
+            heard[identity] = heard.get(identity, 0) + 1
+            on_frame(listener, frame)
+
+        def failed(*raised):
+            self._fail(f"on {threading.current_thread().name}: {''.join(traceback.format_exception(*raised))}")
+            self._enough.set()
+
+        _audit(self)
+        spawner._ROOT = worker.make(folder / "worker", self._seed, self._kind)
+        threading.excepthook = lambda args: failed(args.exc_type, args.exc_value, args.exc_traceback)
+        sys.excepthook, hearing.Hearing._on_frame = failed, counting
+        os.chdir(folder)  # where a canary would appear
+        try:
+            yield
+        finally:
+            os.chdir(here)
+            spawner._ROOT, (threading.excepthook, sys.excepthook) = root, hooks
+            hearing.Hearing._on_frame = on_frame
+            _auditing.clear()
+
+    def heard_of(self, event: str, args: tuple) -> None:
+        """An audit event on some thread."""
+        if threading.get_ident() not in self._watched or not event.startswith(_ALARMING):
+            return
+        if event == "open" and str(args[0]).startswith(("/proc/", sys.prefix, sys.base_prefix, "/usr/share/zoneinfo")):
+            return
+        self._fail(f"the broker's thread did {event} {args!r:.200}")
+
+
+def _short(state: str, classification: str | None) -> str:
+    known = {"PROTOCOL_VIOLATION", "CANCELLED", "LAUNCH_FAILED", "NO_RESULT", "SIGNAL", "RESULT_TOO_LARGE", "NOT_CONFINED"}
+    return classification if classification in known else state
+
+
+def _tools(released: threading.Event) -> dict[str, Tool]:
+    def fails(**_):
+        raise ValueError("no")
+
+    return {
+        "echo": Tool(lambda **args: args, 5.0),
+        "fails": Tool(fails, 5.0),
+        "stuck": Tool(lambda **_: released.wait(10.0), 30.0),
+    }
+
+
+class _Siblings:
+    """One child that answers, one that sleeps."""
+
+    def __init__(self, executor: SandboxExecutor, fail, pongs: list[float]) -> None:
+        self._fail, self._pongs = fail, pongs
+        self._sleeper, self._answerer = executor.launch(sibling.sleep), executor.launch(sibling.answer)
+        self._answerer._warden._hearing._grants = {"echo": Tool(lambda **args: args, 60.0)}
+        self._stop = threading.Event()
+        self._at = time.monotonic()
+        self._asked = 0
+        self._thread = threading.Thread(target=self._play, name="ping")
+        self._thread.start()
+        while not self._pongs and self._thread.is_alive():
+            time.sleep(0.01)
+
+    def _play(self) -> None:
+        events = (event for event in self._answerer.events() if event.source == "child")
+        number = 0
+        while not self._stop.wait(PING_SECONDS):
+            text = f"ping {number}{'' if number % 8 else '?'}"
+            number += 1
+            started = self._at = time.monotonic()
+            if not self._answerer.steer(text):
+                self._fail("a sibling takes no steer")
+                return
+            event = next(events, None)
+            if event is None or event.data != {"text": text} or event.dropped:
+                self._fail(f"a sibling answered {event} to {text!r}")
+                return
+            if len(self._pongs) < 200_000:
+                self._pongs.append(time.monotonic() - started)
+            self._asked = number
+
+    def look(self) -> None:
+        """Between two rounds: are they well?"""
+        if self._thread.is_alive() and time.monotonic() - self._at > PONG_SECONDS:
+            self._fail(f"a sibling has not answered for {PONG_SECONDS:g} s")
+            self._at = time.monotonic() + 3600
+        if self._sleeper.state != "RUNNING":
+            self._fail(f"the sleeping sibling is {self._sleeper.state}")
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join(PONG_SECONDS)
+        self._answerer.steer("stop")
+        outcome = self._answerer.outcome(HANG_SECONDS)
+        if outcome.value != self._asked:
+            self._fail(f"the answering sibling ended as {outcome.state} {outcome.value!r}, not with {self._asked}")
+        self._sleeper.cancel("the end")
+        if (outcome := self._sleeper.outcome(HANG_SECONDS)).state != "CANCELLED":
+            self._fail(f"the sleeping sibling ended as {outcome.state}, {outcome.error}")
+
+
+class _Memory:
+    """Resident memory from the end of the warm-up (a fifth of the time, a minute at most) on."""
+
+    def __init__(self, until: float, started: float) -> None:
+        self._warm = started + min((until - started) / 5, 60.0)
+        self._seen: list[int] = []
+
+    def look(self) -> None:
+        if time.monotonic() > self._warm:
+            self._seen.append(resident())
+
+    def growth(self) -> tuple[int, int]:
+        """From the median of the first tenth to that of the last; and the highest point over the first."""
+        if len(self._seen) < 3:
+            return 0, 0
+        part = max(1, len(self._seen) // 10)
+        first = int(statistics.median(self._seen[:part]))
+        return int(statistics.median(self._seen[-part:])) - first, max(self._seen) - first
+
+
+def resident() -> int:
+    with open("/proc/self/statm", "rb") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def _descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+_auditing: list[Fuzzer] = []
+
+
+def _audit(fuzzer: Fuzzer) -> None:
+    """An audit hook cannot be taken back: there is one per process, and it sleeps between runs."""
+    if not _hooked:
+        _hooked.append(True)
+        sys.addaudithook(lambda event, args: _auditing[0].heard_of(event, args) if _auditing else None)
+    _auditing.append(fuzzer)
+
+
+_hooked: list[bool] = []
