@@ -17,7 +17,7 @@ from sandbox_exec.confinement.profile import Limits, Profile, load_profile
 from sandbox_exec.engine import assignment
 from sandbox_exec.engine.child import Child
 from sandbox_exec.engine.payload import Command
-from sandbox_exec.engine.ward import Ward
+from sandbox_exec.engine.ward import Ward, close_all
 from sandbox_exec.errors import ConfigError, ExecutorClosed, LaunchError
 
 if TYPE_CHECKING:
@@ -186,3 +186,4 @@ _executors: weakref.WeakSet[SandboxExecutor] = weakref.WeakSet()
 def _at_exit() -> None:
     for executor in list(_executors):
         executor.shutdown()
+    close_all()

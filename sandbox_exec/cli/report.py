@@ -49,8 +49,8 @@ def say(text: str) -> None:
 def complain(name: str, outcome: Outcome, *, is_command: bool) -> None:
     """Why it did not succeed: the traceback of a target that raised, and what that does not say."""
     error = outcome.error
-    if error is None or error.classification == "EXIT_CODE":  # the command has said what it has to say
-        return
+    if error is None or (error.classification == "EXIT_CODE" and not error.type_name):
+        return  # the command has said what it has to say
     if is_command and error.type_name:
         say(f"cannot run {name}: {error.message}")
         return

@@ -67,7 +67,7 @@ class Broker:
     def post(self, command: Command) -> None:
         """Runs `command` on the loop soon."""
         self._commands.append(command)
-        with contextlib.suppress(OSError):  # closed: nobody is left to run it
+        with contextlib.suppress(OSError, ValueError):  # closed: nobody is left to run it
             os.eventfd_write(self._wake, 1)
 
     def close(self) -> None:

@@ -1,15 +1,9 @@
 """Limits that the kernel keeps for one child's whole tree, on hosts that can have them.
 
-    discover() -> Cgroups.create(identity) -> Group.join(pids), before Run -> kill() -> remove()
+    discover() -> Cgroups.create(identity) -> Group.join(pids), before Run -> Group.kill() -> Group.remove()
 
 What a host can have is found by doing: a group is made, limited, read and removed again. Each limit comes
-from the hierarchy that has it, and what is missing has its reason.
-
-The limits bind what cannot write to a hierarchy, as code behind the wall. Without a wall, a child of root,
-or of the user to whom the hierarchy was delegated, can leave its group.
-
-Everything here blocks, so nothing of it is for the loop. After a pause a join waits 10 to 20 ms until every
-processor has passed a quiet point; those that follow within milliseconds, in any hierarchy, take 0.05 ms.
+from the hierarchy that has it, and what is missing has its reason. Everything here blocks: not on the loop.
 """
 
 from __future__ import annotations
@@ -17,177 +11,107 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import signal
+import re
 import threading
-import time
 from collections.abc import Mapping
-from types import MappingProxyType
-from typing import Final
+from dataclasses import replace
 
-from sandbox_exec.engine.hierarchies import PREFIX, Files, Hierarchy, find, named
-
-# What v1 and v2 call it.
-_LIMIT: Final = "memory.limit_in_bytes", "memory.max"
-_SWAP: Final = "memory.memsw.limit_in_bytes", "memory.swap.max"
-_PEAK: Final = "memory.max_usage_in_bytes", "memory.peak"
-_DOOR: Final = "tasks", "cgroup.procs"
-_GONE: Final = {errno.ENOENT, errno.ENODEV}
-_PROBE: Final = 64 << 20, 16  # bytes and tasks
+from sandbox_exec.engine.group import Group
+from sandbox_exec.engine.hierarchies import KINDS, PREFIX, Files, Hierarchy, find
 
 
-class Group:
-    """The group of one child, in every hierarchy that it needs.
+class Cgroups:
+    """What this host can have, and the maker of groups.
 
     Attributes:
-        applied: what binds: "memory" and "pids" limit, "cpu" counts.
+        gives: those of "memory", "pids" and "cpu" that its groups have.
+        missing: why they do not have the others, for people.
     """
 
-    __slots__ = ("_files", "_places", "applied", "name")
+    def __init__(self, files: Files) -> None:
+        self._files = files
+        self._hierarchies: list[Hierarchy] = []
+        self.gives: frozenset[str] = frozenset()
+        candidates, missing = find(files)
+        for place in candidates:
+            gives = frozenset(kind for kind in place.gives - self.gives if self._prove(place, kind, missing))
+            if gives:
+                self.gives |= gives
+                self._hierarchies.append(replace(place, gives=gives))
+                self._remove_stale(place.base)
+        self.missing: Mapping[str, str] = {kind: missing[kind] for kind in KINDS if kind not in self.gives}
 
-    def __init__(
-        self, files: Files, hierarchies: list[Hierarchy], name: str, applied: frozenset[str]
-    ) -> None:
-        self._files, self.name, self.applied = files, name, applied
-        self._places = [(hierarchy, f"{hierarchy.base}/{name}") for hierarchy in hierarchies]
+    def create(self, identity: str, *, memory_bytes: int | None = None, tasks: int | None = None) -> Group:
+        """Makes an empty group.
 
-    def open(self, memory_bytes: int | None, tasks: int | None) -> None:
-        """Makes it and sets its limits; see `Cgroups.create`."""
-        write = self._files.write
-        for hierarchy, path in self._places:
-            self._files.make(path)
-            which = hierarchy.version - 1
-            if "memory" in hierarchy.gives & self.applied:
-                write(f"{path}/{_LIMIT[which]}", str(memory_bytes))
-                with contextlib.suppress(FileNotFoundError):  # a kernel that does not count swap
-                    write(f"{path}/{_SWAP[which]}", str((memory_bytes, 0)[which]))
-                if hierarchy.version == 2:
-                    write(f"{path}/memory.oom.group", "1")
-                elif "oom_kill_disable 1" in self._files.read(f"{path}/memory.oom_control"):
-                    write(f"{path}/memory.oom_control", "0")  # inherited: at its limit the tree would hang
-            if "pids" in hierarchy.gives & self.applied:
-                write(f"{path}/pids.max", str(tasks))
-
-    def join(self, *pids: int) -> None:
-        """Moves these processes in, all their threads too; what they start from now on is born in it.
-
-        Memory that they have already stays on the host's account.
+        Args:
+            identity: the child's id; no other group of this host process has it.
+            memory_bytes: the most that the tree may hold, swapped out or not.
+            tasks: how many threads its processes may have in all, the first ones included.
 
         Raises:
-            OSError: one could not be moved (ProcessLookupError: it is gone), and may be in some of the
-                hierarchies only.
+            OSError: what could be done at the discovery cannot be done now. Nothing is left behind.
         """
-        for pid in pids:
-            for _, path in self._places:
-                self._files.write(f"{path}/cgroup.procs", str(pid))
+        asked = {"memory": memory_bytes is not None, "pids": tasks is not None, "cpu": True}
+        applied = frozenset(kind for kind in self.gives if asked[kind])
+        places = [place for place in self._hierarchies if place.gives & applied]
+        group = Group(self._files, places, _mark(self._files) + identity, applied)
+        group.make(memory_bytes or 0, tasks or 0)
+        return group
 
-    def doors(self) -> list[int]:
-        """Descriptors, the caller's to close: a process of one thread that writes b"0" to each is in.
-
-        On v1 that takes no lock, so none of the 10 ms of `join`.
-        """
-        with contextlib.ExitStack() as undo:
-            fds = []
-            for hierarchy, path in self._places:
-                with named("opening a cgroup's file", door := f"{path}/{_DOOR[hierarchy.version - 1]}"):
-                    fds.append(os.open(door, os.O_WRONLY | os.O_CLOEXEC))
-                undo.callback(os.close, fds[-1])
-            undo.pop_all()
-        return fds
-
-    def pids(self) -> set[int]:
-        """The processes in it and in the groups that they made; not what has ended, reaped or not."""
-        found: set[int] = set()
-        for _, path in self._places:
-            for folder in self._files.groups(path):
-                with contextlib.suppress(FileNotFoundError):
-                    found.update(self._files.members(folder))
-        return found
-
-    def oom_kills(self) -> int:
-        """How many of its processes were killed for want of memory since it reached its own limit.
-
-        Page cache, tmpfs and kernel memory count towards the limit. On v1 the kernel kills the largest
-        process of the group, on v2 all of them. Killed below its limit: the whole machine was out of memory.
-        """
-        if (found := self._place("memory")) is None:
-            return 0
-        version, path = found
-        if version == 2:
-            events = self._numbers(f"{path}/memory.events")
-            return events["oom_kill"] if events["oom"] else 0
-        hits = [int(self._files.read(f"{path}/memory.failcnt"))]
-        with contextlib.suppress(FileNotFoundError):
-            hits.append(int(self._files.read(f"{path}/memory.memsw.failcnt")))
-        return self._numbers(f"{path}/memory.oom_control").get("oom_kill", 0) if any(hits) else 0
-
-    def cpu_seconds(self) -> float | None:
-        """User and system time of all that was ever in it, dead or alive; None: not counted, or removed."""
-        if (found := self._place("cpu")) is None:
-            return None
-        version, path = found
-        if version == 2:
-            used = self._figure(f"{path}/cpu.stat", "usage_usec")
-            return None if used is None else used / 1e6
-        used = self._figure(f"{path}/cpuacct.usage")
-        return None if used is None else used / 1e9
-
-    def peak_memory_bytes(self) -> int | None:
-        """The most that it held at once; None: not counted (v2 before Linux 5.19), or removed."""
-        found = self._place("memory")
-        return None if found is None else self._figure(f"{found[1]}/{_PEAK[found[0] - 1]}")
-
-    def kill(self, seconds: float = 2.0) -> bool:
-        """SIGKILL for everything in it; False: after so many seconds something still runs."""
-        at_once = False
-        for hierarchy, path in self._places:
-            with contextlib.suppress(FileNotFoundError):  # removed, or no cgroup.kill: before Linux 5.14
-                if hierarchy.version == 2:
-                    self._files.write(f"{path}/cgroup.kill", "1")
-                    at_once = True
-                elif "pids" in hierarchy.gives & self.applied:
-                    self._files.write(f"{path}/pids.max", "0")  # nothing new is born while we look
-        until, pause = time.monotonic() + seconds, 0.0005
-        while left := self.pids():
-            for pid in () if at_once else left:
-                self._end(pid)
-            if time.monotonic() > until:
-                return False
-            time.sleep(pause)
-            pause = min(2 * pause, 0.02)
-        return bool(self._places)
-
-    def _end(self, pid: int) -> None:
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-            fd = os.pidfd_open(pid)
+    def _prove(self, place: Hierarchy, kind: str, missing: dict[str, str]) -> bool:
+        group = Group(self._files, [place], f"{_mark(self._files)}probe", frozenset({kind}))
+        try:
+            group.make(64 << 20, 16)
             try:
-                # Looked up after pidfd_open: this very process is meant, not one that got its number since.
-                if f"/{self.name}" in self._files.read(f"/proc/{pid}/cgroup"):
-                    signal.pidfd_send_signal(fd, signal.SIGKILL)  # noqa: TID251 one tree: what cgroup.kill does
+                group.oom_kills()
+                if kind == "cpu" and group.cpu_seconds() is None:
+                    raise OSError(errno.ENOENT, "it counts no processor time", place.base)
             finally:
-                os.close(fd)
+                group.remove()
+        except OSError as error:
+            missing[kind] = str(error)
+            return False
+        return True
 
-    def remove(self, attempts: int = 8) -> bool:
-        """Removes it, idempotent; False: after 0.1 s something still runs in it."""
-        pause = 0.001
-        for _ in range(attempts):
-            try:
-                for _, path in self._places:
-                    for folder in self._files.groups(path):
+    def _remove_stale(self, base: str) -> None:
+        """Removes empty groups of hosts that have died; of this pid namespace, for only those are known."""
+        for name in os.listdir(base):
+            mark = re.fullmatch(rf"{PREFIX}-(\d+)-(\d+)-(\d+)-.*", name)
+            if mark and int(mark[1]) == _namespace() and self._files.process(int(mark[2]))[1] != int(mark[3]):
+                with contextlib.suppress(OSError):  # not empty
+                    for folder in self._files.groups(f"{base}/{name}"):
                         self._files.unmake(folder)
-                return True
-            except OSError as error:
-                if error.errno != errno.EBUSY:
-                    raise
-            time.sleep(pause)
-            pause *= 2
-        return False
 
-    def _place(self, what: str) -> tuple[int, str] | None:
-        if what in self.applied:
-            for hierarchy, path in self._places:
-                if what in hierarchy.gives:
-                    return hierarchy.version, path
-        return None
 
-    def _numbers(self, path: str) -> dict[str, int]:
-        return {key: int(value) for key, value in map(str.split, self._files.read(path).splitlines())}
+def _namespace() -> int:
+    return os.stat("/proc/self/ns/pid").st_ino
+
+
+def _mark(files: Files) -> str:
+    """What this host process's groups begin with."""
+    pid = os.getpid()
+    return f"{PREFIX}-{_namespace()}-{pid}-{files.process(pid)[1]}-"
+
+
+class _Once:
+    """The discovery of this process; a forked copy makes its own."""
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        self.lock = threading.Lock()  # another thread may have held it at the fork
+        self.found: Cgroups | None = None
+
+
+_once = _Once()
+os.register_at_fork(after_in_child=_once.reset)
+
+
+def discover() -> Cgroups:
+    """What this host can have. The first call does blocking file work; the others are free."""
+    with _once.lock:
+        if _once.found is None:
+            _once.found = Cgroups(Files())
+        return _once.found

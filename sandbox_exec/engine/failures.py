@@ -55,17 +55,20 @@ def _limit(failure: messages.Failure, limits: Limits) -> tuple[str, str] | None:
 
 
 def in_words(ending: Ending, exit_: Exit, limits: Limits) -> str:
-    """One sentence on an end that has no message of its own."""
+    """One sentence on an end that has no message of its own.
+
+    A child may raise a class of any name, "TIMEOUT" too: no limit is taken for granted.
+    """
     match ending.classification:
-        case "TIMEOUT":
+        case "TIMEOUT" if limits.wall_seconds is not None:
             return f"the wall limit of {limits.wall_seconds:g} s was reached"
-        case "CPU_LIMIT":
+        case "CPU_LIMIT" if limits.cpu_seconds is not None:
             return f"the cpu limit of {limits.cpu_seconds:g} s was reached"
-        case "RESULT_TOO_LARGE":
+        case "RESULT_TOO_LARGE" if limits.result_bytes is not None:
             return f"the result is larger than result_bytes={limits.result_bytes:,}"
-        case "FILE_LIMIT":
+        case "FILE_LIMIT" if limits.file_bytes is not None:
             return f"a file grew beyond file_bytes={limits.file_bytes:,}"
-        case "MEMORY_LIMIT":
+        case "MEMORY_LIMIT" if limits.memory_bytes is not None:
             return f"memory_bytes={limits.memory_bytes:,} was reached"
         case "SIGNAL":
             return f"the process was ended by {how(exit_)}"

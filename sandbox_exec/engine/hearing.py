@@ -41,7 +41,11 @@ class Keeper(Protocol):
         """Concludes, if the process is gone and all it said is known."""
 
     def verified(self) -> str:
-        """Checks the worker from outside; returns what is wrong with it, or nothing."""
+        """Checks the worker from outside; returns what is wrong with it, or nothing.
+
+        Raises:
+            OSError: it cannot be checked.
+        """
 
 
 class Hearing:
@@ -189,10 +193,13 @@ class Hearing:
         if message.version != protocol.VERSION:
             why = f"the worker speaks version {message.version}, this host {protocol.VERSION}"
             self._keeper.feed(states.BootFailed(Cause.BOOT_FAILED, why))
-        elif wrong := self._keeper.verified():
-            self._keeper.feed(states.BootFailed(Cause.NOT_CONFINED, wrong))
-        else:
-            self._keeper.feed(states.Ready())
+            return
+        try:
+            wrong = self._keeper.verified()
+        except OSError as error:
+            self._keeper.feed(states.BootFailed(Cause.BOOT_FAILED, f"cannot hold the worker: {error}"))
+            return
+        self._keeper.feed(states.BootFailed(Cause.NOT_CONFINED, wrong) if wrong else states.Ready())
 
     def _boot_failed(self, message: messages.BootFailed, text: bytes) -> None:
         _nothing_more(text)

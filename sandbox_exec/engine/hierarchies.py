@@ -141,10 +141,9 @@ def _bases(files: Files) -> dict[str, str]:
         left, _, right = line.partition(" - ")
         root, point = (re.sub(r"\\(\d{3})", _character, field) for field in left.split(" ")[3:5])
         kind, _, options = right.split(" ")[:3]
-        names = {"cgroup2": [""], "cgroup": [name for name in options.split(",") if name in _V1]}
-        for name in names.get(kind, []):
-            path = own.get(name, "..")
-            root = root.rstrip("/")
+        controllers = {"cgroup2": {""}, "cgroup": _V1.keys() & options.split(",")}.get(kind, set())
+        for name in controllers:
+            path, root = own.get(name, ".."), root.rstrip("/")
             if f"{path}/".startswith(f"{root}/") and ".." not in path.split("/"):  # else: not in this mount
                 bases.setdefault(name, (point + path[len(root) :]).rstrip("/"))
     return bases

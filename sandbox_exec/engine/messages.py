@@ -70,7 +70,7 @@ class Result(_Message, tag="result"):
 class Failure(_Message, tag="failure"):
     """The target did not return; the text is its traceback."""
 
-    kind: Annotated[str, msgspec.Meta(pattern="^(raised|exit|cancelled|too_large|not_serializable)$")]
+    kind: Annotated[str, msgspec.Meta(pattern=r"^(raised|exit|cancelled|too_large|not_serializable)\Z")]
     name: Name
     type_name: Name
     message: Annotated[str, msgspec.Meta(max_length=protocol.MAX_ERROR_MESSAGE)]

@@ -61,12 +61,18 @@ class Process:
         self._worker_fd = pidfd if status is None else -1
 
     def identify(self, worker: int) -> bool:
-        """Takes note of the worker's pid, as the kernel attested it; False if it is not init's child."""
+        """Takes note of the worker's pid, as the kernel attested it; False if it is not init's child.
+
+        Raises:
+            OSError: no descriptor is left to hold it by.
+        """
         if self._status is None:
             return worker in {0, self.pid}
+        if worker == 0:  # nobody attested anything
+            return False
         try:
             fd = os.pidfd_open(worker)
-        except OSError:
+        except ProcessLookupError:  # it is gone
             return False
         if _parent(worker) != self.pid:  # read after pidfd_open: this very process is meant
             os.close(fd)
@@ -197,6 +203,13 @@ def _children(pid: int) -> list[int]:
         with open(f"/proc/{pid}/task/{task}/children", "rb") as file:
             found += [int(child) for child in file.read().split()]
     return found
+
+
+def end_unheld(pid: int) -> None:
+    """Ends a child of ours that there is no descriptor for: until it is waited for, the number is its own."""
+    with contextlib.suppress(ProcessLookupError, ChildProcessError):
+        os.kill(pid, signal.SIGKILL)
+        os.waitid(os.P_PID, pid, os.WEXITED)
 
 
 def end_strays(thread: int, known: set[int]) -> None:

@@ -1,8 +1,9 @@
-"""Launchers from the executor's side: start, requests, loss, replacement.
+"""Launchers and the clones that they make ahead: start, supply, loss, replacement.
 
-A launcher's death leaves running children alone. Requests that it had not answered are made again, with
-fresh descriptors, to its replacement; the old ones are closed, so that a clone that nobody heard of
-reads EOF and ends.
+A clone is made before it is asked for, because forking even a small interpreter takes a millisecond.
+It belongs to one shape, holds nothing of anybody's, and waits on a socket of its own for its one order:
+the host hands descriptors and rlimits straight to it. A launcher that dies takes nothing along: waiting
+clones, running children and orders stay, and its replacement goes on supplying.
 """
 
 from __future__ import annotations
@@ -11,10 +12,11 @@ import os
 import socket
 from array import array
 from collections import deque
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
 from sandbox_exec.engine import reaper
-from sandbox_exec.engine.spawner import LauncherProcess, Spawner
+from sandbox_exec.engine.reaper import Process
 from sandbox_exec.errors import LaunchError
 from sandbox_worker import protocol
 
@@ -22,9 +24,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from sandbox_exec.engine.broker import Broker
+    from sandbox_exec.engine.spawner import LauncherProcess, Spawner
 
-IN_FLIGHT: Final = 32  # requests on the control socket: their descriptors count against RLIMIT_NOFILE
-ATTEMPTS: Final = 2
+AHEAD: Final = 2  # clones that wait while nobody asks
+IN_FLIGHT: Final = 8  # clones asked for at once
 STARTS: Final = 3  # launchers in a row that die before they are ready
 
 DIRECT, INIT = "direct", "init"
@@ -33,10 +36,10 @@ DIRECT, INIT = "direct", "init"
 class Order(Protocol):
     """One process to be made."""
 
-    def prepare(self) -> tuple[str, list[tuple[int, int, int]], list[int]]:
-        """Shape, rlimits, and the child's descriptors (channel, stdout, stderr, init's status pipe).
+    shape: str
 
-        Called again for every attempt. The launcher's side closes the descriptors.
+    def prepare(self) -> tuple[list[tuple[int, int, int]], list[int]]:
+        """Rlimits, and the child's descriptors (channel, stdout, stderr, init's status pipe): ours to close.
 
         Raises:
             OSError: none are left.
@@ -49,68 +52,112 @@ class Order(Protocol):
         """It does not."""
 
 
-class Launchers:
-    """The launcher of one executor, on the loop."""
+@dataclass(slots=True)
+class _Clone:
+    """A process that waits for its order."""
 
-    def __init__(self, broker: Broker, spawner: Spawner, known: Callable[[], set[int]]) -> None:
-        self._broker, self._spawner, self._known = broker, spawner, known
-        self._queue: deque[tuple[Order, int]] = deque()  # with the attempts already made
-        self._sent: dict[int, tuple[Order, int]] = {}
-        self._serial = 0
-        self._failures = 0
-        self._starting = False
-        self._closed = False
-        self._launcher: LauncherProcess | None = None
-        self._ready = False
-        self.namespaces = 0
-        self.missing = ""
+    pid: int
+    pidfd: int
+    sock: socket.socket
 
-    def request(self, order: Order) -> None:
-        """Has a process made; starts a launcher if there is none."""
-        self._queue.append((order, 0))
-        self._pump()
-
-    def _pump(self) -> None:
-        if self._launcher is None and not self._starting and not self._closed and self._queue:
-            self._starting = True
-            self._spawner.start(lambda started: self._broker.post(lambda: self._started(started)))
-        while self._ready and self._queue and len(self._sent) < IN_FLIGHT:
-            self._send(*self._queue.popleft())
-
-    def _send(self, order: Order, attempts: int) -> None:
-        assert self._launcher is not None
+    def take(self, order: Order) -> str | None:
+        """Hands over an order; None if this clone is dead, else what is wrong with the order, or nothing."""
         try:
-            shape, rlimits, fds = order.prepare()
+            rlimits, fds = order.prepare()
         except OSError as error:
-            order.failed(f"cannot make the child's descriptors: {error}")
-            return
-        self._serial += 1
-        frame = protocol.pack(self._serial, shape, rlimits)
+            return f"cannot make the child's descriptors: {error}"
         try:
-            self._launcher.control.sendmsg([frame], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", fds))])
-        except OSError:  # it is dying, or its socket is full: its end, or its answers, bring us back here
-            self._queue.appendleft((order, attempts))
-            self._ready = False
-            return
+            frame = protocol.pack(rlimits)
+            self.sock.sendmsg([frame], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", fds))])
+        except OSError:
+            return None
         finally:
             for fd in fds:
                 os.close(fd)
-        self._sent[self._serial] = (order, attempts + 1)
+        return ""
+
+    def end(self) -> None:
+        """Kills and reaps it."""
+        process = Process(self.pid, self.pidfd, None, contained=False)
+        process.kill()
+        process.wait()
+        process.close()
+        self.sock.close()
+
+
+class Launchers:
+    """The launcher of one executor, and its clones. On the loop."""
+
+    def __init__(self, broker: Broker, spawner: Spawner, known: Callable[[], set[int]]) -> None:
+        self._broker, self._spawner, self._known = broker, spawner, known
+        self._orders: deque[Order] = deque()
+        self._waiting: dict[str, deque[_Clone]] = {DIRECT: deque(), INIT: deque()}
+        self._making: deque[str] = deque()  # shapes asked of the launcher, in order
+        self._failures = 0
+        self._starting = self._ready = self._closed = False
+        self._launcher: LauncherProcess | None = None
+        self._namespaces = 0
+
+    def request(self, order: Order) -> None:
+        """Has a process made; starts a launcher if there is none."""
+        self._orders.append(order)
+        self._supply()
+
+    def _supply(self) -> None:
+        """Serves the orders with what waits, and has made what is missing."""
+        while self._orders and self._waiting[self._orders[0].shape]:
+            self._serve(self._orders.popleft())
+        if self._closed:
+            return
+        if self._launcher is None and not self._starting and self._orders:
+            self._starting = True
+            self._spawner.start(lambda started: self._broker.post(lambda: self._started(started)))
+        if self._ready:
+            for shape in (INIT, DIRECT):
+                self._have_made(shape)
+
+    def _have_made(self, shape: str) -> None:
+        wanted = sum(order.shape == shape for order in self._orders)
+        if shape == INIT or wanted:
+            wanted += AHEAD
+        missing = wanted - len(self._waiting[shape]) - self._making.count(shape)
+        assert self._launcher is not None
+        while missing > 0 and len(self._making) < IN_FLIGHT:
+            try:
+                self._launcher.control.send(shape.encode())
+            except OSError:  # it is dying: its end brings us back here
+                return
+            self._making.append(shape)
+            missing -= 1
+
+    def _serve(self, order: Order) -> None:
+        clone = self._waiting[order.shape].popleft()
+        wrong = clone.take(order)
+        if wrong is None:  # the clone was killed while it waited: the next one takes the order
+            clone.end()
+            self._orders.appendleft(order)
+        elif wrong:
+            self._waiting[order.shape].appendleft(clone)
+            order.failed(wrong)
+        else:
+            clone.sock.close()
+            contained = order.shape == INIT and bool(self._namespaces)
+            order.spawned(clone.pid, clone.pidfd, contained=contained)
 
     def _started(self, started: LauncherProcess | LaunchError) -> None:
         self._starting = False
         if isinstance(started, LaunchError):
             self._give_up(str(started))
-            return
-        if self._closed:
+        elif self._closed:
             _end(started)
-            return
-        self._launcher = started
-        self._broker.watch(started.control.fileno(), self._turn)
-        self._broker.watch_end(started.process.pidfd, self._lost)
+        else:
+            self._launcher = started
+            self._broker.watch(started.control.fileno(), self._turn)
+            self._broker.watch_end(started.process.pidfd, self._lost)
 
     def _turn(self) -> None:
         self._read()
+        self._supply()
 
     def _read(self) -> bool:
         """Handles one of the launcher's answers; False if there was none."""
@@ -118,9 +165,7 @@ class Launchers:
         if launcher is None:
             return False
         try:
-            frame, ancillary, _, _ = launcher.control.recvmsg(
-                protocol.FRAME_BYTES, 64, socket.MSG_CMSG_CLOEXEC
-            )
+            frame, ancillary, _, _ = launcher.control.recvmsg(protocol.FRAME_BYTES, 64, socket.MSG_CMSG_CLOEXEC)
         except BlockingIOError:
             return False
         except ConnectionResetError:  # it died with a request unread: its last answers come after this
@@ -128,93 +173,86 @@ class Launchers:
         if not frame:
             self._broker.forget(launcher.control.fileno())  # its pidfd says the rest
             return False
-        if not self._ready and not self._sent:
-            self._hello(frame)
+        if self._ready:
+            self._made(int.from_bytes(frame, "little", signed=True), ancillary)
         else:
-            self._answer(frame, ancillary)
-        self._pump()
+            self._hello(*(int.from_bytes(frame[i : i + 8], "little") for i in (0, 8)))
         return True
 
-    def _hello(self, frame: bytes) -> None:
-        version, self.namespaces = (int.from_bytes(frame[i : i + 8], "little") for i in (0, 8))
-        self.missing = frame[16:].decode("utf-8", "replace")
+    def _hello(self, version: int, namespaces: int) -> None:
         if version != protocol.VERSION:
-            self._give_up(
-                f"the launcher speaks version {version}, this host {protocol.VERSION}: install them together"
-            )
+            why = f"the launcher speaks version {version}, this host {protocol.VERSION}: install them together"
+            self._give_up(why)
             return
-        self._ready, self._failures = True, 0
+        self._ready, self._failures, self._namespaces = True, 0, namespaces
 
-    def _answer(self, frame: bytes, ancillary: list[tuple[int, int, bytes]]) -> None:
-        self._ready = True
-        order, _ = self._sent.pop(int.from_bytes(frame[:8], "little"))
-        pid = int.from_bytes(frame[8:16], "little", signed=True)
-        if pid < 0:
-            hint = "a limit on processes, memory or namespaces: see ulimit -u and /proc/sys/user/"
-            order.failed(f"cannot clone: {os.strerror(-pid)} ({hint})")
-            return
-        pidfd = array("i", ancillary[0][2])[0]
-        order.spawned(pid, pidfd, contained=bool(self.namespaces))
+    def _made(self, pid: int, ancillary: list[tuple[int, int, bytes]]) -> None:
+        shape = self._making.popleft()
+        if pid > 0:
+            pidfd, sock = array("i", ancillary[0][2])
+            self._waiting[shape].append(_Clone(pid, pidfd, socket.socket(fileno=sock)))
+        elif self._orders:
+            hint = "a limit on processes, memory or namespaces: see ulimit -u and /proc/sys/user"
+            self._orders.popleft().failed(f"cannot clone: {os.strerror(-pid)} ({hint})")
 
     def _lost(self) -> None:
-        """The launcher died; what it did is known, what it left undone is made again."""
+        """The launcher died. What it was asked for is asked of the next."""
         launcher = self._launcher
         assert launcher is not None
         while self._read():
             pass
         self._launcher, self._ready = None, False
+        self._making.clear()
         launcher.process.collect()
         words = launcher.last_words()
-        self._close(launcher)
+        self._broker.forget(launcher.control.fileno())
+        self._broker.forget(launcher.process.pidfd)
+        _close(launcher)
+        waiting = {clone.pid for clones in self._waiting.values() for clone in clones}
+        reaper.end_strays(self._spawner.thread_id, self._known() | waiting)
         self._failures += 1
-        unanswered, self._sent = list(self._sent.values()), {}
-        for order, attempts in reversed(unanswered):
-            if attempts >= ATTEMPTS:
-                order.failed(f"the launcher died twice over it. {words}")
-            else:
-                self._queue.appendleft((order, attempts))
-        if unanswered:
-            reaper.end_strays(self._spawner.thread_id, self._known())
         if self._failures >= STARTS:
-            self._give_up(
-                f"{STARTS} launchers in a row died at once. The last one said: {words or 'nothing'}"
-            )
-        self._pump()
+            self._give_up(f"{STARTS} launchers in a row died at once. The last one said: {words or 'nothing'}")
+        self._supply()
 
     def _give_up(self, why: str) -> None:
         self._failures = 0
-        while self._queue:
-            self._queue.popleft()[0].failed(why)
-
-    def _close(self, launcher: LauncherProcess) -> None:
-        self._broker.forget(launcher.control.fileno())
-        self._broker.forget(launcher.process.pidfd)
-        launcher.control.close()
-        launcher.process.close()
-        os.close(launcher.log)
+        while self._orders:
+            self._orders.popleft().failed(why)
 
     def close(self) -> None:
-        """Ends the launcher. Nothing is made after this."""
+        """Ends the launcher and what waits. Nothing is made after this."""
         self._closed = True
         self._give_up("the executor was shut down")
-        if self._launcher is not None:
-            launcher, self._launcher, self._ready = self._launcher, None, False
+        launcher, self._launcher, self._ready = self._launcher, None, False
+        if launcher is not None:
             self._broker.forget(launcher.control.fileno())
             self._broker.forget(launcher.process.pidfd)
             _end(launcher)
+        for clones in self._waiting.values():
+            while clones:
+                clones.popleft().end()
+        reaper.end_strays(self._spawner.thread_id, self._known())
 
     def abandon(self) -> None:
         """Closes the descriptors in a forked copy of the host."""
         if self._launcher is not None:
-            self._launcher.control.close()
-            self._launcher.process.close()
-            os.close(self._launcher.log)
+            _close(self._launcher)
             self._launcher = None
+        for clones in self._waiting.values():
+            for clone in clones:
+                clone.sock.close()
+                os.close(clone.pidfd)
+            clones.clear()
 
 
 def _end(launcher: LauncherProcess) -> None:
     launcher.process.kill()
     launcher.process.wait()
+    _close(launcher)
+
+
+def _close(launcher: LauncherProcess) -> None:
     launcher.control.close()
     launcher.process.close()
     os.close(launcher.log)

@@ -45,13 +45,18 @@ class Ward:
         self.pool = Pool("decoder", DECODERS)
         self.asks = Asks(self.broker, time.monotonic)
         self.pids: set[int] = set()
-        self._spawner = Spawner(python)
+        try:
+            self._spawner = Spawner(python)
+        except BaseException:  # no more threads: the loop's must not stay behind
+            self.broker.close()
+            raise
         self.launchers = Launchers(self.broker, self._spawner, lambda: self.pids)
         self._max = max_children
         self._wardens: dict[str, tuple[Child, Warden]] = {}  # live and queued, oldest first
         self._queue: deque[tuple[Child, Warden]] = deque()
         self._running: set[str] = set()
         self._closed: str | None = None
+        self._abandoned = False
         self._started = 0
         self._ended: dict[str, int] = {}
         _wards.add(self)
@@ -136,6 +141,8 @@ class Ward:
 
     def close(self) -> None:
         """Ends the engine: children first, then what they were made by. Not from the loop."""
+        if self._abandoned:
+            return
         self.shut("the executor was shut down: make a new one")
         self.end_children()
         for child in self.children():
@@ -167,6 +174,7 @@ class Ward:
 
     def abandon(self) -> None:
         """In a forked copy of the host: closes the descriptors, and refuses from now on."""
+        self._abandoned = True
         self.lock = threading.Lock()  # the copy may have been made while another thread held it
         self._closed = "this executor was made before fork: make a new one in this process"
         self.launchers.abandon()
@@ -178,6 +186,12 @@ class Ward:
 
 # The copy of a forked host holds every channel: a child's death would be seen late, or never.
 _wards: weakref.WeakSet[Ward] = weakref.WeakSet()
+
+
+def close_all() -> None:
+    """Ends every engine, also of executors that nobody holds any more."""
+    for ward in list(_wards):
+        ward.close()
 
 
 def _after_fork() -> None:

@@ -106,11 +106,16 @@ class Warden:
 
     # templates.Order: a process for it.
 
-    def prepare(self) -> tuple[str, list[tuple[int, int, int]], list[int]]:
+    @property
+    def shape(self) -> str:
+        """See `templates.Order`."""
+        return INIT if self._plan.may_fork else DIRECT
+
+    def prepare(self) -> tuple[list[tuple[int, int, int]], list[int]]:
         """Makes the descriptors, and lays Boot ready; see `templates.Order`."""
         self._close_descriptors()
         limits = self._plan.limits
-        shape = INIT if self._plan.may_fork else DIRECT
+        shape = self.shape
         with contextlib.ExitStack() as undo:
             undo.callback(self._captures.clear)
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -130,7 +135,7 @@ class Warden:
         self._hearing.attach(ours, attest=shape == INIT)
         plan = {"result_bytes": limits.result_bytes, "result_items": limits.result_items}
         self._hearing.send(protocol.pack(protocol.Down.BOOT, protocol.VERSION, plan))
-        return shape, list(self._plan.rlimits), fds
+        return list(self._plan.rlimits), fds
 
     def spawned(self, pid: int, pidfd: int, *, contained: bool) -> None:
         """See `templates.Order`."""
@@ -302,10 +307,15 @@ class Warden:
 
     def _error(self, ending: states.Ending) -> ErrorInfo:
         said = self._hearing.failure
-        words = ending.detail or in_words(ending, self._exit or Exit(), self._plan.limits)
-        if said is None or said.classification != ending.classification:
-            return ErrorInfo(ending.classification or "", message=words)
-        return said if said.message else replace(said, message=words)
+        if said is not None and said.classification == ending.classification:
+            ours = ending.cause != "none" or ending.state is states.SubagentState.CANCELLED
+            if said.message or not ours:
+                return said
+        else:
+            said = ErrorInfo(ending.classification or "")
+        return replace(
+            said, message=ending.detail or in_words(ending, self._exit or Exit(), self._plan.limits)
+        )
 
     def _release(self) -> None:
         self._close_descriptors()

@@ -45,6 +45,7 @@ class Oracle:
     deaf: bool = False  # the host listens no more
     doubt: bool = False
     racing: bool = False
+    emptied: bool = False  # the host read nothing: a dead child's, if it was slow to look
     violated: bool = False
     cause: Ending | None = None
     verdict: Ending | None = None
@@ -55,7 +56,7 @@ class Oracle:
     stuck: int = 0
     executing: bool = False
     ran: bool = False
-    endings: set[Ending] = field(default_factory=set)
+    hasty: bool = False  # it was Ready, and may be gone before the host has looked at it
 
     def judge(self) -> Expectation:
         self.phase = self.script.state if self.script.state == BOOTING else RUNNING
@@ -69,6 +70,8 @@ class Oracle:
                     self._send(rest[0])
                 case "rights":
                     self._send(rest[0])
+                case "run":
+                    self.hasty = False
                 case "strangers":
                     self._strangers(rest[0])
                 case "stop":
@@ -84,7 +87,13 @@ class Oracle:
                     self._gone(verb, rest[0])
         if self.ending is None:
             self._gone("killed", signal.SIGKILL)
-        endings = {self._conclude()} | self.endings
+        endings = {self._conclude()}
+        if self.emptied and self.violated:
+            self.violated = False
+            endings.add(self._conclude())
+        if self.hasty:
+            endings |= {("FAILED", "NOT_CONFINED"), ("FAILED", "LAUNCH_FAILED")}
+            self.racing = True
         if self.doubt:
             endings |= {VIOLATION}
         if self.script.early_cancel:
@@ -111,6 +120,7 @@ class Oracle:
         if self.deaf:
             return
         if not frame or len(frame) > wire.FRAME_BYTES:
+            self.emptied |= not frame
             self._violate()
             return
         self.heard += 1
@@ -133,6 +143,7 @@ class Oracle:
 
     def _shut(self, how: int) -> None:
         if how == socket.SHUT_WR and not self.deaf:
+            self.emptied = True
             self._violate()
         elif how == socket.SHUT_RDWR:
             self._closed(lives_on=self.script.lingers)
@@ -175,7 +186,7 @@ class Oracle:
         if fields["version"] != scripts.VERSION:
             self.phase, self.cause = "ABORTING", ("FAILED", "LAUNCH_FAILED")
         else:
-            self.phase, self.ran = RUNNING, True
+            self.phase, self.ran, self.hasty = RUNNING, True, True
 
     def _boot_failed(self, _fields: dict, body: bytes) -> None:
         _none(body)

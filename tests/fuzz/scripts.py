@@ -253,8 +253,8 @@ def strangers_ready(rng, made):
 
 @_kind(BOOTING, lots=3)
 def ready_and_on(rng, made):
-    """Ready, and straight on without waiting for Run."""
-    made.steps += [("send", _ready())]
+    """Ready, and on: after Run, or straight on without waiting for it."""
+    made.steps += rng.choice([[("send", _ready())], [("send", _ready()), ("run",)]])
     units = wire.talk(rng)
     made.steps += [("many", _some(rng, units, _length(rng)))]
     made.steps += [("send", rng.choice([rng.choice(wire.GARBAGE), _ready(), wire.result(b"0\n"), b""]))]

@@ -142,6 +142,10 @@ def event(rng: Random) -> bytes:
     return frame(shape(rng, "event", kind=name(rng)), named(rng))
 
 
+def brief_event(rng: Random) -> bytes:
+    return frame(head("event", kind="step"), b'["d",1]\n"n"\n%d\n' % rng.randrange(1000))
+
+
 def large_event(rng: Random) -> bytes:
     header = head("event", kind="large")
     return frame(header, wide(rng, FRAME_BYTES - len(header) - 1))
@@ -182,9 +186,10 @@ def in_chunks(rng: Random, tag: str, body: bytes) -> list[bytes]:
 
 def talk(rng: Random) -> list[list[bytes]]:
     """What a child may say at any time while it runs, in units that belong together."""
-    units = [[event(rng)] for _ in range(14)] + [[ask(rng)] for _ in range(3)]
+    units = [[event(rng)] for _ in range(8)] + [[brief_event(rng)] for _ in range(24)]
+    units += [[ask(rng)] for _ in range(3)]
     units += [[frame(head("partial"), text(rng))], in_chunks(rng, "partial", text(rng))]
-    if rng.random() < 0.1:
+    if rng.random() < 0.03:  # each takes the host 5 to 25 ms
         units.append([large_event(rng)])
     return units
 

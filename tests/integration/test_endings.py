@@ -91,15 +91,12 @@ def test_what_the_target_raises_is_told(case, error, name):
         ("HostileNumber", "HostileNumber", ""),
         ("HostileEverything", "HostileEverything", ""),
         ("NamelessClass", "NamelessClass", ""),
-        ("HostileCode", "SystemExit", ""),
+        ("HostileCode", "HostileCode", "1"),
     ],
 )
 def test_a_hostile_exception_is_still_a_failure(case, cls, classification, text):
-    outcome = case.run(faults.throw_class, (cls,))
-    if cls == "HostileCode":  # a subclass may go by its own name
-        assert how(outcome) in {failed("HostileCode"), failed("SystemExit")}
-    else:
-        assert how(outcome) == failed(classification)
+    outcome = case.run(faults.throw_class, (cls, 1))
+    assert how(outcome) == failed(classification)
     assert text in outcome.error.message
 
 
@@ -400,11 +397,11 @@ def test_a_copy_of_the_host_holds_nothing(profile):
     assert told["after"] == 2
 
 
-@pytest.mark.parametrize("when", ["cold", "warm"])
+@pytest.mark.parametrize("when", ["cold", "warm", "contested"])
 def test_descriptors_may_run_out_during_a_launch(profile, when):
     told = hosts.run("run_out_of_descriptors", profile, when, seconds=50)
     endings = [tuple(ending) for ending in told["endings"]]
     assert set(endings) <= {SUCCEEDED, failed("LAUNCH_FAILED"), ("LaunchError", None)}
     assert endings[0] != SUCCEEDED
-    assert endings[-1] == SUCCEEDED
+    assert when == "contested" or endings[-1] == SUCCEEDED
     assert told["before"] == told["after"]

@@ -4,9 +4,9 @@ Why not the host: a threaded host cannot enter a user namespace, and a fork woul
 memory, locks and descriptors. CLONE_PARENT makes the *host* the real parent, so that it reads every
 end from the kernel and need believe nothing that this process says.
 
-Request, on descriptor 3: one packed tuple ``(serial, shape, rlimits)`` with the descriptors channel,
-stdout, stderr and, for shape "init", the status pipe. Answer: ``serial`` (8 bytes), pid or -errno
-(8 bytes, signed), with the child's pidfd.
+Request, on descriptor 3: the clone's shape. Answer: pid or -errno (8 bytes, signed), with the clone's
+pidfd and the host's end of a socket on which the clone waits for its one order: the packed rlimits, with
+the descriptors channel, stdout, stderr and, for shape "init", the status pipe.
 
 It holds no secret, its memory cannot be read by others of its uid (not dumpable), and it ends with
 its host: at EOF of the control channel, or by PDEATHSIG.
@@ -71,41 +71,35 @@ class Launcher:
         self.bundle = bundle()
         self.host_alive = select.poll()
         self.host_alive.register(HOST_FD, select.POLLIN)
-        self.namespaces, self.missing = _probe()
+        self.namespaces = _probe()
 
     def serve(self) -> None:
         """Answers requests until the host closes the control channel."""
         words = (protocol.VERSION, self.namespaces)
-        self.control.send(b"".join(n.to_bytes(8, "little") for n in words) + self.missing.encode())
-        while True:
-            frame, ancillary, _, _ = self.control.recvmsg(protocol.FRAME_BYTES, 64, _socket.MSG_CMSG_CLOEXEC)
-            if not frame:
-                return
-            fds = _descriptors(ancillary)
-            serial, shape, rlimits = protocol.unpack(frame)
-            pid, pidfd = self._clone(shape, rlimits, fds)
-            answer = serial.to_bytes(8, "little") + pid.to_bytes(8, "little", signed=True)
-            rights = []
-            if pidfd >= 0:
-                rights = [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, pidfd.to_bytes(4, sys.byteorder))]
-                fds.append(pidfd)
-            self.control.sendmsg([answer], rights)
+        self.control.send(b"".join(n.to_bytes(8, "little") for n in words))
+        while request := self.control.recv(protocol.FRAME_BYTES):
+            pid, fds = self._clone(request.decode())
+            rights = b"".join(fd.to_bytes(4, sys.byteorder) for fd in fds)
+            ancillary = [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, rights)] if fds else []
+            self.control.sendmsg([pid.to_bytes(8, "little", signed=True)], ancillary)
             for fd in fds:
                 posix.close(fd)
 
-    def _clone(self, shape: str, rlimits: "list[tuple[int, int, int]]", fds: list[int]) -> tuple[int, int]:
+    def _clone(self, shape: str) -> tuple[int, list[int]]:
         flags = kernel.CLONE_PARENT
         if shape == INIT:
             flags |= self.namespaces
+        theirs, ours = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
         try:
             pid, pidfd = kernel.clone(flags)
         except OSError as error:
-            return -(error.errno or 1), -1
+            return -(error.errno or 1), []
         if pid == 0:
-            self._become_child(shape, rlimits, fds)
-        return pid, pidfd
+            theirs.close()
+            self._become_child(shape, ours)
+        return pid, [pidfd, theirs.detach()]
 
-    def _become_child(self, shape: str, rlimits: "list[tuple[int, int, int]]", fds: list[int]) -> None:
+    def _become_child(self, shape: str, waits: _socket.socket) -> None:
         """In the clone; never returns."""
         try:
             bare = shape == INIT and not self.namespaces
@@ -117,7 +111,12 @@ class Launcher:
             if shape == INIT and self.namespaces & kernel.CLONE_NEWUSER:
                 _map_own_user()
             posix.setsid()
-            for which, soft, hard in rlimits:
+            posix.dup2(self.null, CONTROL_FD)  # not closed: its number is not for a descriptor of the order's
+            frame, ancillary, _, _ = waits.recvmsg(protocol.FRAME_BYTES, 64, _socket.MSG_CMSG_CLOEXEC)
+            if not frame:  # nobody needs it
+                posix._exit(0)  # noqa: SLF001
+            fds = _descriptors(ancillary)
+            for which, soft, hard in protocol.unpack(frame)[0]:
                 resource.setrlimit(which, (soft, hard))
             for fd, target in zip((self.null, fds[1], fds[2], fds[0], self.bundle), range(5), strict=True):
                 posix.dup2(fd, target)
@@ -151,14 +150,12 @@ def _map_own_user() -> None:
 _OWN_IDS = (posix.geteuid(), posix.getegid())
 
 
-def _probe() -> tuple[int, str]:
-    """The flags that give a pid namespace here, by trying; 0 and the reason where none can be had."""
-    reason = ""
+def _probe() -> int:
+    """The flags that give a pid namespace here, found by trying; 0 where none can be had."""
     for flags in (kernel.CLONE_NEWPID, kernel.CLONE_NEWPID | kernel.CLONE_NEWUSER):
         try:
             pid, pidfd = kernel.clone(flags)
-        except OSError as error:
-            reason = str(error)
+        except OSError:
             continue
         if pid == 0:
             status = 0
@@ -172,9 +169,8 @@ def _probe() -> tuple[int, str]:
         posix.close(pidfd)
         _, status = posix.waitpid(pid, 0)
         if status == 0:
-            return flags, ""
-        reason = "the user namespace's maps cannot be written"
-    return 0, reason
+            return flags
+    return 0
 
 
 def main() -> None:
