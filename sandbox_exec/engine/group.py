@@ -25,6 +25,7 @@ _LIMIT: Final = "memory.limit_in_bytes", "memory.max"
 _SWAP: Final = "memory.memsw.limit_in_bytes", "memory.swap.max"
 _PEAK: Final = "memory.max_usage_in_bytes", "memory.peak"
 _DOOR: Final = "tasks", "cgroup.procs"
+_ONE_ALLOCATION: Final = 8 * os.sysconf("SC_PAGE_SIZE")  # for larger ones nothing is killed
 _GONE: Final = {errno.ENOENT, errno.ENODEV}
 
 
@@ -113,17 +114,24 @@ class Group:
         """How many of its processes were killed for want of memory, if it reached its own limit; else 0.
 
         Page cache, tmpfs and kernel memory count towards the limit. At the limit v1 kills the largest
-        process, v2 all of them. Processes killed below the limit: the machine was out of memory.
+        process, v2 all of them, and counts the first one twice. What is killed below the limit is not counted:
+        there the machine was out of memory.
         """
         if (found := self._place("memory")) is None:
             return 0
         version, path = found
         if version == 2:
-            events, hits = f"{path}/memory.events", [self._figure(f"{path}/memory.events", "oom")]
+            events = f"{path}/memory.events"
+            reached = bool(self._figure(events, "oom"))
         else:
             events = f"{path}/memory.oom_control"
-            hits = [self._figure(f"{path}/{name}") for name in ("memory.failcnt", "memory.memsw.failcnt")]
-        return (self._figure(events, "oom_kill") or 0) if any(hits) else 0
+            reached = any(map(self._was_full, (f"{path}/memory", f"{path}/memory.memsw")))
+        return (self._figure(events, "oom_kill") or 0) if reached else 0
+
+    def _was_full(self, counter: str) -> bool:
+        """Whether a counter of v1 was ever at its limit; its failcnt does not count (Linux 6.18)."""
+        most, limit = (self._figure(f"{counter}.{what}_in_bytes") for what in ("max_usage", "limit"))
+        return most is not None and limit is not None and most > limit - _ONE_ALLOCATION
 
     def cpu_seconds(self) -> float | None:
         """User and system time of all that was ever in it, dead or alive; None: not counted, or removed."""

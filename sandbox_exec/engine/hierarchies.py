@@ -116,6 +116,7 @@ def find(files: Files) -> tuple[list[Hierarchy], dict[str, str]]:
         try:
             base, gives = _base(own), frozenset({"cpu"})
             offered = _V2.intersection(files.read(f"{base}/cgroup.controllers").split())
+            missing.update(dict.fromkeys(_V2 - offered, f"{base} was not given this controller"))
             try:
                 _pass_on(files, base, offered)
                 gives |= offered

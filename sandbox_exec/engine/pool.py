@@ -48,5 +48,6 @@ class Pool:
     def _run(self) -> None:
         while (job := self._jobs.get()) is not None:
             job()
+            job = None  # a child's text and all that was made of it would wait here for the next one
             with self._lock:
                 self._outstanding -= 1

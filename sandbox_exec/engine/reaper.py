@@ -70,11 +70,20 @@ class Process:
             return worker in {0, self.pid}
         if worker == 0:  # nobody attested anything
             return False
+        if self._worker_fd >= 0:  # one that is being killed may say Ready again and again
+            return worker == self.worker
         try:
             fd = os.pidfd_open(worker)
         except ProcessLookupError:  # it is gone
             return False
-        if _parent(worker) != self.pid:  # read after pidfd_open: this very process is meant
+        try:  # read after pidfd_open: this very process is meant
+            parent = int(_stat(worker)[1])
+        except (FileNotFoundError, ProcessLookupError):
+            parent = -1
+        except OSError:
+            os.close(fd)
+            raise
+        if parent != self.pid:
             os.close(fd)
             return False
         self.worker, self._worker_fd = worker, fd
@@ -190,13 +199,6 @@ def _stat(pid: int) -> list[bytes]:
         return file.read().rpartition(b")")[2].split()
 
 
-def _parent(pid: int) -> int:
-    try:
-        return int(_stat(pid)[1])
-    except (OSError, IndexError, ValueError):
-        return -1
-
-
 def _children(pid: int) -> list[int]:
     found = []
     for task in os.listdir(f"/proc/{pid}/task"):
@@ -223,10 +225,4 @@ def end_strays(thread: int, known: set[int]) -> None:
     except OSError:  # a kernel without CONFIG_PROC_CHILDREN: such a child ends itself at EOF
         return
     for pid in pids - known:
-        with contextlib.suppress(ProcessLookupError, ChildProcessError):
-            fd = os.pidfd_open(pid)
-            try:
-                signal.pidfd_send_signal(fd, signal.SIGKILL)
-                os.waitid(os.P_PIDFD, fd, os.WEXITED)
-            finally:
-                os.close(fd)
+        end_unheld(pid)

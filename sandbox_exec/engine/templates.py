@@ -95,12 +95,14 @@ class Launchers:
         self._making: deque[str] = deque()  # shapes asked of the launcher, in order
         self._failures = 0
         self._starting = self._ready = self._closed = False
+        self._scarce = False  # the last clone failed: none is made ahead until somebody asks again
         self._launcher: LauncherProcess | None = None
         self._namespaces = 0
 
     def request(self, order: Order) -> None:
         """Has a process made; starts a launcher if there is none."""
         self._orders.append(order)
+        self._scarce = False
         self._supply()
 
     def _supply(self) -> None:
@@ -118,7 +120,7 @@ class Launchers:
 
     def _have_made(self, shape: str) -> None:
         wanted = sum(order.shape == shape for order in self._orders)
-        if shape == INIT or wanted:
+        if (shape == INIT or wanted) and not self._scarce:
             wanted += AHEAD
         missing = wanted - len(self._waiting[shape]) - self._making.count(shape)
         assert self._launcher is not None
@@ -165,7 +167,9 @@ class Launchers:
         if launcher is None:
             return False
         try:
-            frame, ancillary, _, _ = launcher.control.recvmsg(protocol.FRAME_BYTES, 64, socket.MSG_CMSG_CLOEXEC)
+            frame, ancillary, _, _ = launcher.control.recvmsg(
+                protocol.FRAME_BYTES, 64, socket.MSG_CMSG_CLOEXEC
+            )
         except BlockingIOError:
             return False
         except ConnectionResetError:  # it died with a request unread: its last answers come after this
@@ -181,19 +185,30 @@ class Launchers:
 
     def _hello(self, version: int, namespaces: int) -> None:
         if version != protocol.VERSION:
-            why = f"the launcher speaks version {version}, this host {protocol.VERSION}: install them together"
+            why = (
+                f"the launcher speaks version {version}, this host {protocol.VERSION}: install them together"
+            )
             self._give_up(why)
             return
         self._ready, self._failures, self._namespaces = True, 0, namespaces
 
     def _made(self, pid: int, ancillary: list[tuple[int, int, bytes]]) -> None:
         shape = self._making.popleft()
-        if pid > 0:
-            pidfd, sock = array("i", ancillary[0][2])
-            self._waiting[shape].append(_Clone(pid, pidfd, socket.socket(fileno=sock)))
-        elif self._orders:
+        fds = array("i", ancillary[0][2]) if ancillary else array("i")
+        if pid > 0 and len(fds) == 2:
+            self._waiting[shape].append(_Clone(pid, fds[0], socket.socket(fileno=fds[1])))
+            return
+        if pid > 0:  # the kernel had no room for its descriptors here
+            for fd in fds:
+                os.close(fd)
+            reaper.end_unheld(pid)
+            why = "cannot hold a clone: no descriptors are left (see ulimit -n)"
+        else:
             hint = "a limit on processes, memory or namespaces: see ulimit -u and /proc/sys/user"
-            self._orders.popleft().failed(f"cannot clone: {os.strerror(-pid)} ({hint})")
+            why = f"cannot clone: {os.strerror(-pid)} ({hint})"
+        self._scarce = True
+        if self._orders:
+            self._orders.popleft().failed(why)
 
     def _lost(self) -> None:
         """The launcher died. What it was asked for is asked of the next."""
@@ -212,7 +227,9 @@ class Launchers:
         reaper.end_strays(self._spawner.thread_id, self._known() | waiting)
         self._failures += 1
         if self._failures >= STARTS:
-            self._give_up(f"{STARTS} launchers in a row died at once. The last one said: {words or 'nothing'}")
+            self._give_up(
+                f"{STARTS} launchers in a row died at once. The last one said: {words or 'nothing'}"
+            )
         self._supply()
 
     def _give_up(self, why: str) -> None:

@@ -46,8 +46,8 @@ class Warden:
     """
 
     __slots__ = (
-        "_captures", "_child", "_clocks", "_deadline", "_drained", "_exit", "_hearing", "_plan", "_process",
-        "_ran_at", "_run_frame", "_started_at", "_status", "_stdin", "_ward", "life",
+        "_captures", "_child", "_clocks", "_cpu_seen", "_deadline", "_drained", "_exit", "_hearing",
+        "_plan", "_process", "_ran_at", "_run_frame", "_started_at", "_status", "_stdin", "_ward", "life",
     )  # fmt: skip
 
     def __init__(
@@ -75,7 +75,7 @@ class Warden:
         self._clocks: list[Deadline] = []
         self._exit: Exit | None = None
         self._drained = False
-        self._started_at = self._ran_at = 0.0
+        self._started_at = self._ran_at = self._cpu_seen = 0.0
         self._note("queued")
 
     def feed(self, event: states.Event) -> None:
@@ -251,7 +251,8 @@ class Warden:
         """Looks again when the limit could be reached at the earliest."""
         if self._exit is not None or self._process is None:
             return
-        left = most - self._process.cpu_seconds()
+        self._cpu_seen = self._process.cpu_seconds()
+        left = most - self._cpu_seen
         if left <= 0:
             self.feed(states.LimitHit(Cause.CPU))
             return
@@ -294,7 +295,8 @@ class Warden:
                 stderr=stderr,
                 usage=Usage(
                     time.monotonic() - self._ran_at if self._ran_at else 0.0,
-                    exit_.cpu_seconds,
+                    # What init did not live to wait for is in nobody's rusage.
+                    max(exit_.cpu_seconds, self._cpu_seen),
                     exit_.peak_rss_bytes,
                 ),
                 missed_steer=self._child._missed(),  # noqa: SLF001

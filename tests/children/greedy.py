@@ -43,11 +43,12 @@ def spin_in_programs(count):
 
 def spin_along_a_chain(links, seconds):
     """Every link stays below the limit, hands over to the next and leaves."""
+    first = os.getpid()
     for _ in range(links):
         spin_for(seconds)
         if os.fork():
-            if os.getppid() > 1:
-                time.sleep(60)  # the first link, the child itself, has to stay
+            if os.getpid() == first:
+                time.sleep(60)  # the child itself has to stay
             os._exit(0)
     os._exit(0)
 
@@ -63,13 +64,15 @@ def many_allocations(size):
 
 
 def allocate_in_program(size):
-    return subprocess.run([sys.executable, "-I", "-S", "-c", f"bytearray({size})"], check=False, stderr=-3).returncode
+    return subprocess.run(
+        [sys.executable, "-I", "-S", "-c", f"bytearray({size})"], check=False, stderr=-3
+    ).returncode
 
 
 def open_many():
     kept = []
     while True:
-        kept.append(open(os.devnull))
+        kept.append(os.open(os.devnull, os.O_RDONLY))
 
 
 def write_file(size, catch=False):

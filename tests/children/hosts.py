@@ -26,7 +26,15 @@ GRACE = 0.3
 
 
 def command(name, *arguments):
-    return [sys.executable, "-W", "always::ResourceWarning", "-m", "children.hosts", name, *map(str, arguments)]
+    return [
+        sys.executable,
+        "-W",
+        "always::ResourceWarning",
+        "-m",
+        "children.hosts",
+        name,
+        *map(str, arguments),
+    ]
 
 
 def environment():
@@ -39,7 +47,14 @@ def run(name, *arguments, seconds=20, returncode=0, **options):
     """Runs a host to its end and returns what it told on its last line."""
     argv = options.pop("argv", command(name, *arguments))
     done = subprocess.run(
-        argv, env=environment(), stdin=-3, capture_output=True, text=True, timeout=seconds, check=False, **options
+        argv,
+        env=environment(),
+        stdin=-3,
+        capture_output=True,
+        text=True,
+        timeout=seconds,
+        check=False,
+        **options,
     )
     assert done.returncode == returncode, f"exit {done.returncode}\n{done.stdout}{done.stderr}"
     assert "ResourceWarning" not in done.stderr, done.stderr
@@ -85,6 +100,16 @@ def descriptors():
     return found
 
 
+def settled():
+    """The descriptors once they stay the same: a child's are closed a moment after its outcome is there."""
+    found, same = descriptors(), 0
+    while same < 10:
+        time.sleep(0.01)
+        before, found = found, descriptors()
+        same = same + 1 if found == before else 0
+    return found
+
+
 # Hosts ----------------------------------------------------------------------------------------------
 
 
@@ -94,18 +119,16 @@ def launch_a_thousand(profile):
     endings = collections.Counter()
     with sx.SandboxExecutor(profile) as executor:
         assert executor.launch(faults.give, (1,)).outcome(10).value == 1
-        _wait_until(lambda: len(descriptors()) <= 5 + len(before))
-        warm = descriptors()
+        warm = settled()
         for number in range(37):  # 27 each: 1 to 32 at a time, and some that queue
             children = [executor.launch(faults.give, (number,)) for _ in range(27)]
             endings.update(str(child.outcome(20).state) for child in children)
-        _wait_until(lambda: len(descriptors()) <= 5 + len(before))
-        done = descriptors()
+        done = settled()
         endings.update(str(executor.launch(faults.give, (1,)).outcome(10).state) for _ in range(1))
     tell(
         **{
             "descriptors before": before,
-            "descriptors after": descriptors(),
+            "descriptors after": settled(),
             "descriptors when warm": warm,
             "descriptors when done": done,
             "endings": endings,
@@ -233,8 +256,7 @@ def run_out_of_descriptors(profile, when):
         executor = sx.SandboxExecutor(profile, max_children=8)
         if when != "cold":
             executor.launch(faults.give, (1,)).outcome(10)
-            # Its descriptors are closed a moment after its outcome is there; the executor keeps five.
-            _wait_until(lambda: len(descriptors()) <= len(before) + 5)
+            settled()
         resource.setrlimit(resource.RLIMIT_NOFILE, (lowest + 60, hard))
         filler = []
         take_all(filler)
@@ -259,8 +281,7 @@ def run_out_of_descriptors(profile, when):
         again = executor.launch(faults.give, (2,)).outcome(10)
         assert again.value == 2, again
         executor.shutdown()
-    _wait_until(lambda: descriptors() == before)
-    tell(endings=endings, before=before, after=descriptors())
+    tell(endings=endings, before=before, after=settled())
 
 
 def take_all(kept):
@@ -273,12 +294,6 @@ def compete(kept, done):
     """Takes whatever somebody else gives back."""
     while not done.is_set():
         take_all(kept)
-
-
-def _wait_until(true):
-    deadline = time.monotonic() + 5
-    while not true() and time.monotonic() < deadline:
-        time.sleep(0.01)
 
 
 def start_too_many(profile, place):

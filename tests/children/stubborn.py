@@ -42,8 +42,8 @@ def in_loop():
 
 
 def swallow():
-    sw.context().emit("here")
     try:
+        sw.context().emit("here")
         time.sleep(600)
     except sw.Cancelled:
         return "finished all the same"
@@ -51,10 +51,13 @@ def swallow():
 
 def swallow_and_go_on():
     """SIGTERM is not swallowed: the second rung ends it."""
-    sw.context().emit("here")
+    seconds = 0
     while True:
         try:
-            time.sleep(600)
+            if not seconds:
+                seconds = 600
+                sw.context().emit("here")
+            time.sleep(seconds)
         except BaseException:
             pass
 
@@ -79,8 +82,8 @@ def finish_on_sigterm():
 
     signal.signal(signal.SIGURG, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, end)
-    sw.context().emit("here")
     try:
+        sw.context().emit("here")
         time.sleep(600)
     except TimeoutError:
         return "finished on SIGTERM"

@@ -38,6 +38,7 @@ def unpickling_ourselves():
     assert len(_unpickled) > before, "the check that nothing is unpickled sees nothing"
     del _unpickled[before:]
 
+
 _reports = set()
 
 
@@ -73,6 +74,10 @@ def alive_with(mark):
 def _bytes(pid, file):
     with open(f"/proc/{pid}/{file}", "rb") as opened:
         return opened.read()
+
+
+def is_stopped(pid):
+    return _bytes(pid, "stat").rpartition(b")")[2].split()[0] == b"T"
 
 
 def wait_until(true, seconds=PROMPT):
@@ -148,7 +153,8 @@ class Case:
         child = self.executor.launch(target, args, kwargs, env={"MARK": mark, **(env or {})}, **options)
         seen = []
         threads = [
-            threading.Thread(target=lambda: seen.append(child.outcome(50)), daemon=True) for _ in range(waiters)
+            threading.Thread(target=lambda: seen.append(child.outcome(50)), daemon=True)
+            for _ in range(waiters)
         ]
         for thread in threads:
             thread.start()

@@ -9,6 +9,7 @@ What has to hold, whatever a child sends:
 """
 
 import collections
+import ctypes
 import gc
 import os
 import statistics
@@ -17,6 +18,8 @@ import tempfile
 import threading
 import time
 import traceback
+from array import array
+from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -37,6 +40,9 @@ GRACE_SECONDS = 5.0
 LADDER_SECONDS = 0.1
 GROWTH_BYTES = 16 << 20
 FAILURES = 10
+WARM_UP_SECONDS = 60.0
+TELL_SECONDS = 10.0
+LOOK_SECONDS = 0.1
 
 # Modules that the host loads at first use, on whatever thread that is.
 _LAZY = ("binascii", "decimal", "fcntl", "pathlib", "uuid", "zoneinfo")
@@ -59,7 +65,7 @@ class Report:
     in_doubt: int = 0
     growth: int = 0
     peak_growth: int = 0
-    pongs: list[float] = field(default_factory=list)
+    pongs: array = field(default_factory=lambda: array("d"))  # not objects: they would pin what bursts leave
     descriptors: int = 0
     failures: list[str] = field(default_factory=list)
 
@@ -69,8 +75,8 @@ class Report:
             f"{self.frames / max(self.seconds, 1e-9):,.0f} frames/s",
             f"oracle: certain of {self.children - self.in_doubt:,} endings and frame counts, "
             f"of {self.in_doubt:,} endings only",
-            f"memory: {self.growth / 1e6:+.1f} MB after warm-up, {self.peak_growth / 1e6:+.1f} MB at most; "
-            f"descriptors: {self.descriptors:+d}",
+            f"after warm-up: memory {self.growth / 1e6:+.1f} MB at rest, {self.peak_growth / 1e6:+.1f} MB at most "
+            f"under way; descriptors {self.descriptors:+d}",
         ]
         if len(self.pongs) > 1:
             cuts = statistics.quantiles(self.pongs, n=100)
@@ -98,48 +104,60 @@ class Fuzzer:
         self._enough = threading.Event()
         self._watched: set[int] = set()
 
-    def run(self, seconds: float, numbers: range | None = None) -> Report:
-        """Fuzzes for so long, or until these scripts are through."""
+    def run(self, seconds: float, numbers: range | None = None, tell: Callable[[str], None] = str) -> Report:
+        """Fuzzes for so long, or until these scripts are through; `tell` gets a line now and then."""
+        self._tell = tell
         if numbers is not None:
             self._numbers = iter(numbers)
-        before = _descriptors()
         with tempfile.TemporaryDirectory() as folder, self._spied_upon(Path(folder)):
             with SandboxExecutor(max_children=self._slots + 4) as executor:
                 self._fuzz(executor, seconds)
             if (Path(folder) / CANARY).exists():
                 self._fail("the canary: something that a child sent was evaluated")
-        gc.collect()
-        self.report.descriptors = _descriptors() - before
-        if self.report.descriptors > 0:
-            self._fail(f"{self.report.descriptors} descriptors are left")
         return self.report
 
     # The run.
 
     def _fuzz(self, executor: SandboxExecutor, seconds: float) -> None:
-        started = time.monotonic()
-        until = started + seconds
         siblings = _Siblings(executor, self._fail, self.report.pongs)
         self._watched = {t.ident for t in threading.enumerate() if t.name.startswith("sandbox-exec broker")}
+        warm_up = min(seconds / 5, WARM_UP_SECONDS)
+        self._attack(executor, siblings, warm_up)
+        before, descriptors = at_rest(), _descriptors()
+        self._attack(executor, siblings, seconds - warm_up)
+        report = self.report
+        report.growth, report.descriptors = at_rest() - before, _descriptors() - descriptors
+        report.peak_growth = max(report.peak_growth - before, 0)
+        siblings.stop()
+        self._watched = set()
+        if report.growth > GROWTH_BYTES:
+            self._fail(f"the host grew by {report.growth / 1e6:.1f} MB")
+        if report.descriptors > 0:
+            self._fail(f"{report.descriptors} descriptors more than before")
+        if executor.children():
+            self._fail(f"children are left: {executor.children()}")
+
+    def _attack(self, executor: SandboxExecutor, siblings: "_Siblings", seconds: float) -> None:
+        started = told = time.monotonic()
+        report = self.report
         threads = [
-            threading.Thread(target=self._slot, args=(executor, until), name=f"slot {n}") for n in range(self._slots)
+            threading.Thread(target=self._slot, args=(executor, started + seconds), name=f"slot {number}")
+            for number in range(self._slots)
         ]
         for thread in threads:
             thread.start()
-        memory = _Memory(until, started)
         while any(thread.is_alive() for thread in threads):
-            threads[0].join(0.2) if threads[0].is_alive() else time.sleep(0.2)
-            memory.look()
+            time.sleep(LOOK_SECONDS)
             siblings.look()
-        self._enough.set()
-        self.report.seconds = time.monotonic() - started
-        siblings.stop()
-        self._watched = set()
-        self.report.growth, self.report.peak_growth = memory.growth()
-        if self.report.growth > GROWTH_BYTES:
-            self._fail(f"the host grew by {self.report.growth / 1e6:.1f} MB")
-        if executor.children():
-            self._fail(f"children are left: {executor.children()}")
+            report.peak_growth = max(report.peak_growth, resident())
+            if (now := time.monotonic()) - told > TELL_SECONDS:
+                told = now
+                self._tell(
+                    f"{report.seconds + now - started:5.0f} s: {report.frames:,} frames, {report.children:,} "
+                    f"children, resident {resident() / 1e6:.1f} MB, {_descriptors()} descriptors, "
+                    f"{len(report.failures)} failures"
+                )
+        report.seconds += time.monotonic() - started
 
     def _slot(self, executor: SandboxExecutor, until: float) -> None:
         while time.monotonic() < until and not self._enough.is_set():
@@ -170,7 +188,8 @@ class Fuzzer:
         for number in range(script.steers):
             assert child.steer(f"steer {number}")
         if script.early_cancel:
-            time.sleep(script.number % 40 / 1000)
+            next(event for event in child.events() if event.kind in {"spawned", "ended"})
+            time.sleep(script.number * 7 % 150 / 1000)
             child.cancel("early")
         if script.state == scripts.STOPPING:
             for event in child.events():
@@ -279,7 +298,7 @@ def _tools(released: threading.Event) -> dict[str, Tool]:
 class _Siblings:
     """One child that answers, one that sleeps."""
 
-    def __init__(self, executor: SandboxExecutor, fail, pongs: list[float]) -> None:
+    def __init__(self, executor: SandboxExecutor, fail, pongs: array) -> None:
         self._fail, self._pongs = fail, pongs
         self._sleeper, self._answerer = executor.launch(sibling.sleep), executor.launch(sibling.answer)
         self._answerer._warden._hearing._grants = {"echo": Tool(lambda **args: args, 60.0)}
@@ -329,24 +348,11 @@ class _Siblings:
             self._fail(f"the sleeping sibling ended as {outcome.state}, {outcome.error}")
 
 
-class _Memory:
-    """Resident memory from the end of the warm-up (a fifth of the time, a minute at most) on."""
-
-    def __init__(self, until: float, started: float) -> None:
-        self._warm = started + min((until - started) / 5, 60.0)
-        self._seen: list[int] = []
-
-    def look(self) -> None:
-        if time.monotonic() > self._warm:
-            self._seen.append(resident())
-
-    def growth(self) -> tuple[int, int]:
-        """From the median of the first tenth to that of the last; and the highest point over the first."""
-        if len(self._seen) < 3:
-            return 0, 0
-        part = max(1, len(self._seen) // 10)
-        first = int(statistics.median(self._seen[:part]))
-        return int(statistics.median(self._seen[-part:])) - first, max(self._seen) - first
+def at_rest() -> int:
+    """Resident memory without what the allocator only keeps for later."""
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
+    return resident()
 
 
 def resident() -> int:

@@ -145,6 +145,8 @@ class Oracle:
         if how == socket.SHUT_WR and not self.deaf:
             self.emptied = True
             self._violate()
+            if not self.script.lingers:
+                self._gone("exit", 7)
         elif how == socket.SHUT_RDWR:
             self._closed(lives_on=self.script.lingers)
             if not self.script.lingers:  # its next word fails, and it ends

@@ -32,7 +32,7 @@ def main() -> int:
         fuzzer = Fuzzer(options.seed, slots=options.slots, kind=options.kind, state=options.state)
         numbers = None if options.only is None else range(options.only, options.only + 1)
         started = time.monotonic()
-        report = fuzzer.run(options.seconds, numbers)
+        report = fuzzer.run(options.seconds, numbers, lambda line: print(line, flush=True))
         print(report, f"(whole run {time.monotonic() - started:.1f} s)", sep="\n", flush=True)
         if report.failures:
             return 1

@@ -392,8 +392,8 @@ def too_many_asks(rng, made):
 def tools(rng, made):
     """Asks that are granted, with arguments of every kind."""
     made.tools = True
-    made.steps.append(("many", [wire.ask(rng, rng.choice(["echo", "fails", "Echo", ""])) for _ in range(3)]))
-    _foul(rng, made, ("send", rng.choice(wire.GARBAGE)))
+    asks = [wire.ask(rng, rng.choice(["echo", "fails", "Echo", ""])) for _ in range(3)]
+    _foul(rng, made, ("many", asks), ("send", rng.choice(wire.GARBAGE)))
 
 
 @_kind(*TALKING)

@@ -11,7 +11,17 @@ import pytest
 
 import sandbox_exec as sx
 from children import faults, greedy, hosts, stubborn, watch
-from children.watch import BY_SIGNAL, CANCELLED, NO_RESULT, SUCCEEDED, Case, alive_with, how, limits, wait_until
+from children.watch import (
+    BY_SIGNAL,
+    CANCELLED,
+    NO_RESULT,
+    SUCCEEDED,
+    Case,
+    alive_with,
+    how,
+    limits,
+    wait_until,
+)
 
 
 @pytest.fixture
@@ -29,7 +39,19 @@ def failed(word):
 
 @pytest.mark.parametrize(
     "value",
-    [None, True, 0, "", "text", b"\0\xff", [], (1, [2, {"x": {3, "four"}}]), {(1, 2): None}, "\udcff", 10**4000],
+    [
+        None,
+        True,
+        0,
+        "",
+        "text",
+        b"\0\xff",
+        [],
+        (1, [2, {"x": {3, "four"}}]),
+        {(1, 2): None},
+        "\udcff",
+        10**4000,
+    ],
     ids=repr,
 )
 def test_what_the_target_returns_is_the_value(case, value):
@@ -125,7 +147,10 @@ def test_an_exception_of_any_size_and_alphabet_is_told(case, target, arguments, 
 
 @pytest.mark.parametrize(
     ("target", "arguments", "bounds"),
-    [(faults.give_long, (2_000,), {"result_bytes": 1_000}), (faults.give_many, (2_000,), {"result_items": 1_000})],
+    [
+        (faults.give_long, (2_000,), {"result_bytes": 1_000}),
+        (faults.give_many, (2_000,), {"result_items": 1_000}),
+    ],
     ids=["bytes", "items"],
 )
 def test_a_result_above_its_bound_is_refused_with_size_and_limit(case, target, arguments, bounds):
@@ -208,7 +233,11 @@ def test_a_signal_of_its_own_ends_it_by_that_signal(case, number):
 
 @pytest.mark.parametrize(
     ("target", "number"),
-    [(faults.abort, signal.SIGABRT), (faults.alarm, signal.SIGALRM), (faults.read_address_zero, signal.SIGSEGV)],
+    [
+        (faults.abort, signal.SIGABRT),
+        (faults.alarm, signal.SIGALRM),
+        (faults.read_address_zero, signal.SIGSEGV),
+    ],
     ids=["abort", "alarm", "segfault"],
 )
 def test_a_fault_ends_it_by_its_signal(case, target, number):
@@ -266,7 +295,9 @@ def test_a_command_ends_by_its_exit_code(case, code):
         assert f"exit code {code}" in watch.words(outcome)
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGABRT, signal.SIGPIPE, signal.SIGINT])
+@pytest.mark.parametrize(
+    "number", [signal.SIGKILL, signal.SIGTERM, signal.SIGABRT, signal.SIGPIPE, signal.SIGINT]
+)
 def test_a_command_ends_by_its_signal(case, number):
     outcome = case.sh(f"kill -{int(number)} $$; sleep 60")
     assert (how(outcome), outcome.exit.signal) == (BY_SIGNAL, number)
@@ -325,17 +356,15 @@ def test_a_stolen_status_changes_no_ending(profile, way):
     assert told == [*each * 10, ["CANCELLED", "CANCELLED", None, 9, "none"]]
 
 
-def launcher_of(mark):
-    """The launcher among this process's children, once it serves."""
-    with open(f"/proc/self/task/{threading.main_thread().native_id}/children") as _:
-        pass
+def launcher():
+    """The launcher among this process's children."""
     for task in os.listdir("/proc/self/task"):
         with open(f"/proc/self/task/{task}/children") as file:
             for pid in map(int, file.read().split()):
                 with open(f"/proc/{pid}/cmdline", "rb") as argv:
                     if b"sandbox_worker.launcher import main" in argv.read():
                         return pid
-    return pytest.fail(f"no launcher beside {mark}")
+    return pytest.fail("no launcher among the children")
 
 
 def test_the_launcher_may_die_while_children_run(case):
@@ -344,7 +373,7 @@ def test_the_launcher_may_die_while_children_run(case):
     for child in children:
         watch.wait_for_event(child, "here")
     watch.wait_for_event(late, "running")
-    os.kill(launcher_of(case.mark), signal.SIGKILL)
+    os.kill(launcher(), signal.SIGKILL)
     assert case.run(watch.ok).value == 1
     assert case.settle(late).value == "in time"
     assert all(child.alive for child in children)
@@ -358,10 +387,10 @@ def test_the_launcher_may_die_while_launches_wait(profile, tmp_path):
     with Case(profile, tmp_path, max_children=64) as case:
         assert case.run(watch.ok).value == 1
         for pause in (0.0, 0.02, 0.05):
-            launcher = launcher_of(case.mark)
+            serving = launcher()
             children = [case.launch(faults.give, (number,), waiters=0) for number in range(40)]
             time.sleep(pause)
-            os.kill(launcher, signal.SIGKILL)
+            os.kill(serving, signal.SIGKILL)
             outcomes = [case.settle(child, within=20) for child in children]
             assert [how(outcome) for outcome in outcomes] == [SUCCEEDED] * 40
             assert [outcome.value for outcome in outcomes] == list(range(40))
@@ -382,7 +411,9 @@ def test_children_do_not_outlive_a_killed_host(profile, tmp_path):
 def test_children_end_with_a_program_that_knows_no_shutdown(profile, tmp_path, way):
     code = 3 if way == "exit" else 1
     argv = hosts.command("end_without_shutdown", profile, tmp_path, way)
-    done = subprocess.run(argv, env=hosts.environment(), capture_output=True, text=True, timeout=20, check=False)
+    done = subprocess.run(
+        argv, env=hosts.environment(), capture_output=True, text=True, timeout=20, check=False
+    )
     assert done.returncode == code, done.stderr
     assert alive_with(str(tmp_path)) == {}
     errors = [line for line in done.stderr.splitlines() if line and not line.startswith((" ", "Traceback"))]

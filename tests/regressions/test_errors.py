@@ -26,8 +26,6 @@ def test_an_exception_that_cannot_be_rebuilt_is_told(case):
         pickle.loads(pickle.dumps(faults.TwoArguments(1, 2)))
 
 
-
-
 @regression("python/cpython#74734")
 def test_an_argument_that_cannot_be_sent_is_refused_by_name(case, profile):
     for options, name in (

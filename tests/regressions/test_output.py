@@ -1,13 +1,11 @@
 """Output is bytes, bounded, counted exactly, and never what a child's end waits for."""
 
 import os
-import signal
 import subprocess
 import time
 
 import pytest
 
-import sandbox_exec as sx
 from children import watch
 from children.watch import SUCCEEDED, Growth, how, regression
 
@@ -42,7 +40,6 @@ def test_a_flood_is_counted_and_not_kept(case):
 @regression("withcatai/node-llama-cpp#596")
 def test_output_and_input_are_no_part_of_the_conversation(case):
     def target():
-        import os
 
         os.write(1, b'\x00\xff{"id":1}\n' * 1000)
         os.write(1, b'{"t":"result"}\nnull\n')

@@ -29,7 +29,9 @@ def test_a_result_of_any_size_is_delivered_or_refused(case):
                 assert how(outcome) == ("FAILED", "MEMORY_LIMIT")
                 assert outcome.error.type_name.endswith("MemoryError")
             del outcome
-    assert growth.bytes < 2 * limit + 4_000_000  # 1 MB result, as text and as value, beside the first launch's own
+    assert (
+        growth.bytes < 2 * limit + 4_000_000
+    )  # 1 MB result, as text and as value, beside the first launch's own
 
 
 @pytest.mark.parametrize("way", ["argument", "stdin", "argv"])

@@ -70,7 +70,7 @@ def _call(assignment: "Assignment", own: conversation.Context) -> tuple[str, byt
             own._armed = False  # noqa: SLF001
         except SystemExit as error:
             own._armed = False  # noqa: SLF001
-            code = SystemExit.code.__get__(error)  # never through the object, whose class may be hostile
+            code = _kept(SystemExit, "code", error)
             if code is None or (type(code) is int and code == 0):
                 return _result(None, own)
             return _failure("exit", error, _text(code))
@@ -133,7 +133,7 @@ def _failure(kind: str, error: BaseException, message: str | None) -> tuple[str,
     """A Failure: facts first, so that even a MemoryError leaves something to report."""
     cls = type(error)
     name, qualified = _attribute(cls, "__name__"), _attribute(cls, "__qualname__")
-    number = OSError.errno.__get__(error) if issubclass(cls, OSError) else None
+    number = _kept(OSError, "errno", error) if issubclass(cls, OSError) else None
     trace = b""
     if kind in {"raised", "exit"}:
         trace = _traceback(error)
@@ -151,10 +151,15 @@ def _failure(kind: str, error: BaseException, message: str | None) -> tuple[str,
     return header, trace
 
 
+def _kept(builtin: type, name: str, of: object) -> "Any":  # noqa: ANN401 whatever it is
+    """What a built-in base class keeps of an object, never asked of the object: its class may be hostile."""
+    return builtin.__dict__[name].__get__(of)
+
+
 def _attribute(cls: type, name: str) -> str:
     """A text that `type` itself keeps of a class, past a metaclass that has its own idea of it."""
     try:
-        return str.__str__(type.__dict__[name].__get__(cls))
+        return str.__str__(_kept(type, name, cls))
     except (AttributeError, TypeError):  # a __module__ that is no text
         return "?"
 
@@ -168,7 +173,7 @@ def _text(of: object) -> str:
 
 
 def _traceback(error: BaseException) -> bytes:
-    frames = BaseException.__traceback__.__get__(error)
+    frames = _kept(BaseException, "__traceback__", error)
     if issubclass(type(error), MemoryError):
         _let_go(frames)
     try:
