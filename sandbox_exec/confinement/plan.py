@@ -8,6 +8,8 @@ from typing import Final
 
 from sandbox_exec.confinement.profile import Limits, Profile
 
+# As the host program was given it: an executor may raise its own, and select() fails beyond 1,024.
+_FILES: Final = resource.getrlimit(resource.RLIMIT_NOFILE)
 _OWN_TASKS: Final = 2  # init and the worker
 
 
@@ -47,8 +49,8 @@ def rlimits(limits: Limits) -> tuple[tuple[int, int, int], ...]:
         # Per process and in whole seconds: the net under the host's own count of the tree's time.
         seconds = int(limits.cpu_seconds) + 1
         wanted.append((resource.RLIMIT_CPU, seconds, seconds + 1))
-    if limits.open_files is not None:
-        wanted.append((resource.RLIMIT_NOFILE, limits.open_files, limits.open_files))
+    files = _FILES if limits.open_files is None else (limits.open_files, limits.open_files)
+    wanted.append((resource.RLIMIT_NOFILE, *files))
     if limits.file_bytes is not None:
         wanted.append((resource.RLIMIT_FSIZE, limits.file_bytes, limits.file_bytes))
     if limits.processes is not None or limits.threads is not None:

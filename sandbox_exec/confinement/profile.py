@@ -27,8 +27,9 @@ class Limits:
         wall_seconds: from Run to the end; then the tree is ended at once.
         cpu_seconds: user and system time of the whole tree; then it is ended at once.
         memory_bytes: address space of each process (RLIMIT_AS): a MemoryError in the one that exceeds it.
-        processes: how many more processes the child may start.
-        threads: how many threads it may have beside its first; both fail the call that exceeds them.
+        processes: how many more processes the child may start, and
+        threads: how many more threads. The kernel counts both as tasks: the tree may have as many more as
+            the two together, one that is not given counting as 0, and the call that exceeds that fails.
         open_files: descriptors of each process.
         file_bytes: size of a file that it writes.
         output_bytes: how much of each stream is *kept*, half of it head and half tail.

@@ -38,7 +38,8 @@ class Cgroups:
             if gives:
                 self.gives |= gives
                 self._hierarchies.append(replace(place, gives=gives))
-                self._remove_stale(place.base)
+                with contextlib.suppress(PermissionError):  # groups may be made in it, but not listed
+                    self._remove_stale(place.base)
         self.missing: Mapping[str, str] = {kind: missing[kind] for kind in KINDS if kind not in self.gives}
 
     def create(self, identity: str, *, memory_bytes: int | None = None, tasks: int | None = None) -> Group:

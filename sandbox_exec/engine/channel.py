@@ -156,6 +156,11 @@ class Channel:
         """
         self._put(b"m", sealed(data))
 
+    @property
+    def waiting(self) -> int:
+        """How many frames are queued because the child does not read."""
+        return len(self._outgoing) if self._outgoing is not None else 0
+
     def _put(self, frame: bytes, fd: int) -> None:
         if self._closed:
             _close(fd)

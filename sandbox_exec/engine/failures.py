@@ -16,6 +16,14 @@ if TYPE_CHECKING:
     from sandbox_exec.engine.states import Ending
 
 FAILED: Final = SubagentState.FAILED
+# Words that are ours: an exception's class of such a name is shown with its module.
+RESERVED: Final = frozenset(
+    {
+        "CANCELLED", "CPU_LIMIT", "EXIT_CODE", "FILE_LIMIT", "HOST_LOST", "LAUNCH_FAILED", "MEMORY_LIMIT",
+        "NOT_CONFINED", "NO_RESULT", "PROCESS_LIMIT", "PROTOCOL_VIOLATION", "RESULT_NOT_SERIALIZABLE",
+        "RESULT_TOO_LARGE", "SIGNAL", "STALLED", "STATUS_TAKEN", "TIMEOUT", "UNREAPED", "",
+    }
+)  # fmt: skip
 
 
 def classified(
@@ -25,16 +33,20 @@ def classified(
     state, cause = FAILED, "none"
     match failure.kind:
         case "cancelled":
-            word = "CANCELLED" if cancelled else failure.name
+            word = "CANCELLED" if cancelled else _class_name(failure)
             state = SubagentState.CANCELLED if cancelled else FAILED
         case "too_large":
             word = "RESULT_TOO_LARGE"
         case "not_serializable":
             word = "RESULT_NOT_SERIALIZABLE"
         case _:
-            word, cause = _limit(failure, limits) or (failure.name, "none")
+            word, cause = _limit(failure, limits) or (_class_name(failure), "none")
     text = traceback.decode("utf-8", "replace")
     return Verdict(state, word, cause), ErrorInfo(word, failure.type_name, failure.message, text)
+
+
+def _class_name(failure: messages.Failure) -> str:
+    return failure.name if failure.name not in RESERVED else f"exception {failure.type_name}"
 
 
 def _limit(failure: messages.Failure, limits: Limits) -> tuple[str, str] | None:

@@ -18,13 +18,12 @@ import signal
 import time
 from typing import Final
 
-from sandbox_exec.engine.hierarchies import Files, Hierarchy, named
+from sandbox_exec.engine.hierarchies import Files, Hierarchy
 
 # What v1 and v2 call it.
 _LIMIT: Final = "memory.limit_in_bytes", "memory.max"
 _SWAP: Final = "memory.memsw.limit_in_bytes", "memory.swap.max"
 _PEAK: Final = "memory.max_usage_in_bytes", "memory.peak"
-_DOOR: Final = "tasks", "cgroup.procs"
 _ONE_ALLOCATION: Final = 8 * os.sysconf("SC_PAGE_SIZE")  # for larger ones nothing is killed
 _GONE: Final = {errno.ENOENT, errno.ENODEV}
 
@@ -85,22 +84,6 @@ class Group:
             for _, path in self._places:
                 self._files.write(f"{path}/cgroup.procs", str(pid))
 
-    def doors(self) -> list[int]:
-        """Descriptors, the caller's to close: a process of one thread that writes b"0" to each is in.
-
-        The way in for a child that is about to be made: on v1 it takes no lock, hence none of `join`'s wait.
-        """
-        fds: list[int] = []
-        try:
-            for hierarchy, path in self._places:
-                with named("opening", door := f"{path}/{_DOOR[hierarchy.version - 1]}"):
-                    fds.append(os.open(door, os.O_WRONLY | os.O_CLOEXEC))
-        except OSError:
-            for fd in fds:
-                os.close(fd)
-            raise
-        return fds
-
     def pids(self) -> set[int]:
         """The processes in it, and in groups that they made below; not what has ended, reaped or not."""
         found: set[int] = set()
@@ -114,8 +97,8 @@ class Group:
         """How many of its processes were killed for want of memory, if it reached its own limit; else 0.
 
         Page cache, tmpfs and kernel memory count towards the limit. At the limit v1 kills the largest
-        process, v2 all of them, and counts the first one twice. What is killed below the limit is not counted:
-        there the machine was out of memory.
+        process, v2 all of them, and counts one of them twice. Killed below the limit: the machine was out
+        of memory, and that is not counted.
         """
         if (found := self._place("memory")) is None:
             return 0
@@ -149,11 +132,11 @@ class Group:
         version, path = found
         return self._figure(f"{path}/{_PEAK[version - 1]}")
 
-    def kill(self, seconds: float = 2.0) -> bool:
+    def kill(self, seconds: float = 10.0) -> bool:
         """SIGKILL for everything in it; False: it is in no hierarchy, or something runs on after so long.
 
         Raises:
-            OSError: a hierarchy cannot be written.
+            OSError: a hierarchy cannot be written, or descriptors are short.
         """
         for hierarchy, path in self._places:
             with contextlib.suppress(FileNotFoundError):

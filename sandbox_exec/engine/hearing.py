@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 INLINE_DECODE: Final = 65_536  # larger texts are decoded off the loop
 MAX_DENIALS: Final = 64
+# Frames that the kernel has no room for: all that an honest child can let come together, steers and answers.
+MAX_WAITING: Final = 2 * (protocol.MAX_STEERS_PENDING + protocol.MAX_ASKS_IN_FLIGHT)
 EVENT_OVERHEAD: Final = 200  # of an event in the log, beside its text
 
 
@@ -214,6 +216,9 @@ class Hearing:
         args = self._named(text)
         if self._asks >= protocol.MAX_ASKS_IN_FLIGHT:
             msg = "more asks in flight than agreed"
+            raise _Unacceptable(msg)
+        if self._channel is not None and self._channel.waiting > MAX_WAITING:
+            msg = "it asks on and reads no answer"
             raise _Unacceptable(msg)
         self._asks += 1
         if not self._ward.asks.run(self._grants, message.id, message.tool, args, self._answer):

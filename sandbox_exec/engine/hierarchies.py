@@ -27,8 +27,7 @@ _HINT: Final = "start the host in a group of its own: systemd-run --user --scope
 
 
 @contextlib.contextmanager
-def named(step: str, path: str) -> Iterator[None]:
-    """Puts what was done, and to which file, into an OSError."""
+def _named(step: str, path: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
@@ -40,12 +39,12 @@ class Files:
 
     def read(self, path: str) -> str:
         """All of a file."""
-        with named("reading", path), open(path, encoding="utf-8", errors="surrogateescape") as file:
+        with _named("reading", path), open(path, encoding="utf-8", errors="surrogateescape") as file:
             return file.read()
 
     def write(self, path: str, text: str) -> None:
         """Writes in one call to a file that is there."""
-        with named(f"writing {text!r}", path):
+        with _named(f"writing {text!r}", path):
             fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
             try:
                 os.write(fd, text.encode())
@@ -54,12 +53,12 @@ class Files:
 
     def make(self, path: str) -> None:
         """Makes a group."""
-        with named("making a cgroup", path):
+        with _named("making a cgroup", path):
             os.mkdir(path, 0o755)
 
     def unmake(self, path: str) -> None:
         """Removes a group that has no groups in it; one that is gone is fine."""
-        with contextlib.suppress(FileNotFoundError), named("removing a cgroup", path):
+        with contextlib.suppress(FileNotFoundError), _named("removing a cgroup", path):
             os.rmdir(path)
 
     def groups(self, path: str) -> list[str]:
@@ -195,7 +194,7 @@ def _ask_leave(files: Files, base: str) -> None:
         line = pid
         while line not in {0, os.getpid()}:
             line, _ = files.process(line)
-        if line == 0 and files.process(pid) != (0, 0):
+        if line == 0 and pid in files.members(base):  # not gone in the meantime
             why = f"process {pid} is in the host's group and not of its making; {_HINT}"
             raise OSError(errno.EBUSY, why, base)
     if not files.is_delegated(base):

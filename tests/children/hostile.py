@@ -146,3 +146,24 @@ _STEPS = {
     "signal": _signal,
     "linger": _linger,
 }
+
+
+def payload(named):
+    """Sends a text of fuzz/texts.py as a result, in chunks; stamps stdout before its last word."""
+    from fuzz import texts
+
+    text = texts.TEXTS[named]()
+    try:
+        for at in range(0, len(text), protocol.CHUNK_BYTES):
+            _send(b'{"t":"chunk"}\n' + text[at : at + protocol.CHUNK_BYTES])
+    except Closed:
+        _linger()
+    os.write(1, b"%d" % time.monotonic_ns())
+    _send(b'{"t":"result"}\n')
+    os._exit(0)
+
+
+def ask_and_read_nothing(seconds):
+    frame, until = b'{"t":"ask","id":1,"tool":"absent"}\n["d",0]\n', time.monotonic() + seconds
+    while time.monotonic() < until:
+        os.write(CHANNEL, frame)

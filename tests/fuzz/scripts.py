@@ -20,6 +20,7 @@ import signal
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
 from random import Random
 
 from fuzz import wire
@@ -49,11 +50,11 @@ class Script:
 
 
 def script(seed: int, number: int, state: str | None = None, kind: str | None = None) -> Script:
-    """The script of this number; the state goes round, the kind is drawn."""
+    """The script of this number. The state goes round, and so do the kinds: each once, then by their lots."""
     rng = Random(f"{seed} {number}")
-    made = Script(number, state or STATES[number % 3])
-    drawn = rng.choice(_LOTS[made.state])
-    made.kind = kind or drawn
+    made = Script(number, state or STATES[number % len(STATES)])
+    order = _order(seed, made.state)
+    made.kind = kind or order[number // len(STATES) % len(order)]
     made.lingers = rng.random() < 0.3
     _KINDS[made.kind][0](rng, made)
     return made
@@ -65,6 +66,16 @@ _LOTS: dict[str, list[str]] = {state: [] for state in STATES}
 
 def kinds(state: str) -> list[str]:
     return list(dict.fromkeys(_LOTS[state]))
+
+
+@cache
+def _order(seed: int, state: str) -> list[str]:
+    lots = list(_LOTS[state])
+    Random(f"{seed} {state}").shuffle(lots)
+    once = list(dict.fromkeys(lots))
+    for kind in once:
+        lots.remove(kind)
+    return once + lots
 
 
 def _kind(*states: str, lots: int = 2):

@@ -1,14 +1,17 @@
 """How a child can end, row by row of the table of endings, with real processes."""
 
 import collections
+import contextlib
 import os
 import signal
 import subprocess
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
+import leaks
 import sandbox_exec as sx
 from children import faults, greedy, hosts, stubborn, watch
 from children.watch import (
@@ -356,15 +359,25 @@ def test_a_stolen_status_changes_no_ending(profile, way):
     assert told == [*each * 10, ["CANCELLED", "CANCELLED", None, 9, "none"]]
 
 
-def launcher():
-    """The launcher among this process's children."""
-    for task in os.listdir("/proc/self/task"):
-        with open(f"/proc/self/task/{task}/children") as file:
-            for pid in map(int, file.read().split()):
-                with open(f"/proc/{pid}/cmdline", "rb") as argv:
-                    if b"sandbox_worker.launcher import main" in argv.read():
-                        return pid
-    return pytest.fail("no launcher among the children")
+def made_by_launchers():
+    """The launcher, and clones that wait or became a child's init: pid -> whether it is pid 1 of its own."""
+    found = {}
+    for pid in leaks._descendants(os.getpid()):
+        with contextlib.suppress(OSError):
+            argv = Path(f"/proc/{pid}/cmdline").read_bytes()
+            status = Path(f"/proc/{pid}/status").read_text()
+            if b"sandbox_worker.launcher import main" in argv:
+                (numbers,) = [line for line in status.splitlines() if line.startswith("NSpid:")]
+                found[pid] = len(numbers.split()) > 2
+    return found
+
+
+def kill_launcher():
+    """Kills the launcher; 0 if there is none, because nothing has been missing since the last one died."""
+    launchers = [pid for pid, is_init in made_by_launchers().items() if not is_init]
+    for pid in launchers:
+        os.kill(pid, signal.SIGKILL)
+    return len(launchers)
 
 
 def test_the_launcher_may_die_while_children_run(case):
@@ -373,7 +386,7 @@ def test_the_launcher_may_die_while_children_run(case):
     for child in children:
         watch.wait_for_event(child, "here")
     watch.wait_for_event(late, "running")
-    os.kill(launcher(), signal.SIGKILL)
+    assert kill_launcher() == 1
     assert case.run(watch.ok).value == 1
     assert case.settle(late).value == "in time"
     assert all(child.alive for child in children)
@@ -386,14 +399,40 @@ def test_the_launcher_may_die_while_children_run(case):
 def test_the_launcher_may_die_while_launches_wait(profile, tmp_path):
     with Case(profile, tmp_path, max_children=64) as case:
         assert case.run(watch.ok).value == 1
-        for pause in (0.0, 0.02, 0.05):
-            serving = launcher()
+        killed = 0
+        for pause in (0.0, 0.01, 0.02, 0.05):
             children = [case.launch(faults.give, (number,), waiters=0) for number in range(40)]
             time.sleep(pause)
-            os.kill(serving, signal.SIGKILL)
+            killed += kill_launcher()
             outcomes = [case.settle(child, within=20) for child in children]
             assert [how(outcome) for outcome in outcomes] == [SUCCEEDED] * 40
             assert [outcome.value for outcome in outcomes] == list(range(40))
+        assert killed
+
+
+def kill_and_see(pids):
+    """Kills them and waits until they are dead: zombies, whom nobody has waited for, or less."""
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+    assert watch.wait_until(lambda: not set(pids) & set(made_by_launchers()))
+
+
+def test_clones_that_wait_may_die(case):
+    """They are made ahead; none of them is a child yet."""
+    for _ in range(3):
+        assert case.run(watch.ok).value == 1
+        waiting = watch.wait_until(lambda: [pid for pid, is_init in made_by_launchers().items() if is_init])
+        kill_and_see(waiting)
+        children = [case.launch(faults.give, (number,), waiters=0) for number in range(8)]
+        assert [case.settle(child).value for child in children] == list(range(8))
+
+
+def test_launcher_and_clones_may_die_together(case):
+    for _ in range(3):
+        assert case.run(watch.ok).value == 1
+        kill_and_see(made_by_launchers())
+        children = [case.launch(faults.give, (number,), waiters=0) for number in range(8)]
+        assert [case.settle(child).value for child in children] == list(range(8))
 
 
 def test_children_do_not_outlive_a_killed_host(profile, tmp_path):

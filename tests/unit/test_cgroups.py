@@ -332,10 +332,23 @@ def test_v2_beside_strangers_nothing_moves(files, tmp_path):
     assert folders(tmp_path) == []
 
 
-def test_v2_one_that_has_gone_is_no_stranger(files):
+def test_v2_one_that_has_gone_is_no_stranger(files, monkeypatch):
     app = v2(files, passed_on=False)
     (app / "cgroup.procs").write_text(f"{os.getpid()}\n4711")
+
+    def process(pid):
+        if pid == 4711:
+            (app / "cgroup.procs").write_text(str(os.getpid()))
+        return FakeFiles.process(files, pid)
+
+    monkeypatch.setattr(files, "process", process)
     assert Cgroups(files).gives == {"memory", "pids", "cpu"}
+
+
+def test_v2_one_that_cannot_be_looked_at_is_a_stranger(files):
+    app = v2(files, passed_on=False)
+    (app / "cgroup.procs").write_text(f"{os.getpid()}\n4711")  # /proc is mounted with hidepid
+    assert "process 4711" in Cgroups(files).missing["memory"]
 
 
 def test_v2_root_under_systemd_needs_the_delegation(files, tmp_path):
