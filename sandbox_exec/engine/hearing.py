@@ -42,12 +42,8 @@ class Keeper(Protocol):
     def settle(self) -> None:
         """Concludes, if the process is gone and all it said is known."""
 
-    def verified(self) -> str:
-        """Checks the worker from outside; returns what is wrong with it, or nothing.
-
-        Raises:
-            OSError: it cannot be checked.
-        """
+    def confirm(self) -> None:
+        """Checks the worker from outside, and lets it go on or not."""
 
 
 class Hearing:
@@ -196,12 +192,7 @@ class Hearing:
             why = f"the worker speaks version {message.version}, this host {protocol.VERSION}"
             self._keeper.feed(states.BootFailed(Cause.BOOT_FAILED, why))
             return
-        try:
-            wrong = self._keeper.verified()
-        except OSError as error:
-            self._keeper.feed(states.BootFailed(Cause.BOOT_FAILED, f"cannot hold the worker: {error}"))
-            return
-        self._keeper.feed(states.BootFailed(Cause.NOT_CONFINED, wrong) if wrong else states.Ready())
+        self._keeper.confirm()
 
     def _boot_failed(self, message: messages.BootFailed, text: bytes) -> None:
         _nothing_more(text)
@@ -283,8 +274,8 @@ class Hearing:
     def _whole(self, text: bytes) -> bytes:
         if self._text is None:
             return text
-        whole = bytes(self._text) + text
-        self._text = None
+        self._text += text  # not a sum of two: that would hold the text three times
+        whole, self._text = bytes(self._text), None
         return whole
 
     def _named(self, text: bytes) -> dict[str, object]:

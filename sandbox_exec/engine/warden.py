@@ -17,24 +17,26 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, assert_never
 
 from sandbox_exec.engine import states
+from sandbox_exec.engine.bounds import Bounds
 from sandbox_exec.engine.failures import in_words
 from sandbox_exec.engine.hearing import EVENT_OVERHEAD, Hearing
 from sandbox_exec.engine.outcome import ErrorInfo, ExitInfo, Outcome, Usage
 from sandbox_exec.engine.output import Capture, Output, pipe
 from sandbox_exec.engine.reaper import Exit, Process
-from sandbox_exec.engine.states import Cause, Life, Timer
+from sandbox_exec.engine.states import Cause, Life, Phase, Timer
 from sandbox_exec.engine.templates import DIRECT, INIT
 from sandbox_worker import protocol
 
 if TYPE_CHECKING:
     from sandbox_exec.confinement.plan import Plan
     from sandbox_exec.engine.asks import Tool
-    from sandbox_exec.engine.broker import Deadline
+    from sandbox_exec.engine.broker import Command, Deadline
     from sandbox_exec.engine.child import Child
     from sandbox_exec.engine.ward import Ward
 
 SECONDS: Final = {Timer.BOOT: 10.0, Timer.LEAVE: 0.5, Timer.UNREAPED: 30.0}  # GRACE is the limits' own
 CPU_SAMPLE_SECONDS: Final = 0.05
+MEMORY_SAMPLE_SECONDS: Final = 0.1
 
 
 class Warden:
@@ -46,7 +48,7 @@ class Warden:
     """
 
     __slots__ = (
-        "_captures", "_child", "_clocks", "_cpu_seen", "_deadline", "_drained", "_exit", "_hearing",
+        "_bounds", "_captures", "_child", "_clocks", "_cpu_seen", "_deadline", "_drained", "_exit", "_hearing",
         "_plan", "_process", "_ran_at", "_run_frame", "_started_at", "_status", "_stdin", "_ward", "life",
     )  # fmt: skip
 
@@ -68,6 +70,7 @@ class Warden:
             cpu_limited=limits.cpu_seconds is not None, file_limited=limits.file_bytes is not None
         )
         self._hearing = Hearing(ward, child, limits, self, is_command=is_command, grants=grants)
+        self._bounds = Bounds(ward, child.id, limits) if Bounds.needed(limits) else None
         self._captures: list[Capture] = []
         self._status: int | None = None  # init's pipe, until its process takes it
         self._process: Process | None = None
@@ -158,14 +161,35 @@ class Warden:
 
     # hearing.Keeper.
 
-    def verified(self) -> str:
-        """Whether the one that says Ready is the worker that was spawned; see `hearing.Keeper`."""
+    def confirm(self) -> None:
+        """Is the one that says Ready the worker that was spawned? See `hearing.Keeper`."""
         assert self._process is not None
-        if not self._process.identify(self._hearing.peer):
-            return "Ready came from another process than the one that was spawned"
+        try:
+            known = self._process.identify(self._hearing.peer)
+        except OSError as error:
+            self.feed(states.BootFailed(Cause.BOOT_FAILED, f"cannot hold the worker: {error}"))
+            return
+        if not known:
+            why = "Ready came from another process than the one that was spawned"
+            self.feed(states.BootFailed(Cause.NOT_CONFINED, why))
+            return
         self._child.pid = self._process.worker
         self._note("ready")
-        return ""
+        if self._bounds is None:
+            self.feed(states.Ready())
+        elif self.life.phase is Phase.BOOTING:
+            self._bounds.join((self._process.pid, self._process.worker), self._bound)
+
+    def _bound(self, wrong: str) -> None:
+        """The limits of its tree are in force, or cannot be."""
+        assert self._bounds is not None
+        if self.life.phase is not Phase.BOOTING:
+            return
+        if wrong:
+            self.feed(states.BootFailed(Cause.BOOT_FAILED, wrong))
+            return
+        self._child.degraded += self._bounds.degraded(contained="pidns" not in self._child.degraded)
+        self.feed(states.Ready())
 
     def settle(self) -> None:
         """Concludes, once the process is gone and all it said is known; see `hearing.Keeper`."""
@@ -192,6 +216,8 @@ class Warden:
             broker.call_at(time.monotonic() + 0.001, self._on_death)
             return
         broker.forget(self._process.pidfd)
+        if self._exit.signal == signal.SIGKILL and self._bounds is not None and self._bounds.out_of_memory():
+            self.feed(states.LimitHit(Cause.MEMORY))
         self._read_last_words()
 
     def _read_last_words(self) -> None:
@@ -239,26 +265,37 @@ class Warden:
         self._note("running")
         limits = self._plan.limits
         if limits.wall_seconds is not None:
-            at = self._ran_at + limits.wall_seconds
-            self._clocks.append(
-                self._ward.broker.call_at(at, partial(self.feed, states.LimitHit(Cause.WALL)))
-            )
+            self._again(limits.wall_seconds, partial(self.feed, states.LimitHit(Cause.WALL)))
         if limits.cpu_seconds is not None:
             self._sample_cpu(limits.cpu_seconds)
+        if limits.memory_bytes is not None:
+            self._sample_memory()
         self._hearing.flush_steers()
 
     def _sample_cpu(self, most: float) -> None:
         """Looks again when the limit could be reached at the earliest."""
         if self._exit is not None or self._process is None:
             return
-        self._cpu_seen = self._process.cpu_seconds()
+        counted = self._bounds.cpu_seconds() if self._bounds is not None else None
+        self._cpu_seen = self._process.cpu_seconds() if counted is None else counted
         left = most - self._cpu_seen
         if left <= 0:
             self.feed(states.LimitHit(Cause.CPU))
             return
-        at = time.monotonic() + max(CPU_SAMPLE_SECONDS, left / (os.cpu_count() or 1))
+        self._again(max(CPU_SAMPLE_SECONDS, left / (os.cpu_count() or 1)), partial(self._sample_cpu, most))
+
+    def _sample_memory(self) -> None:
+        """Where the kernel killed only one process of a tree that was out of memory, all of it ends."""
+        if self._exit is not None or self._bounds is None:
+            return
+        if self._bounds.out_of_memory():
+            self.feed(states.LimitHit(Cause.MEMORY))
+            return
+        self._again(MEMORY_SAMPLE_SECONDS, self._sample_memory)
+
+    def _again(self, seconds: float, call: Command) -> None:
         self._clocks = [clock for clock in self._clocks if clock.call is not None]
-        self._clocks.append(self._ward.broker.call_at(at, partial(self._sample_cpu, most)))
+        self._clocks.append(self._ward.broker.call_at(time.monotonic() + seconds, call))
 
     def _arm(self, timer: Timer) -> None:
         if self._deadline is not None:
@@ -325,6 +362,8 @@ class Warden:
             self._ward.broker.forget(self._process.pidfd)
             self._ward.pids.discard(self._process.pid)
             self._process.close()
+        if self._bounds is not None:
+            self._bounds.close()
         self._ward.released(self._child)
 
     def _close_descriptors(self) -> None:

@@ -2,7 +2,6 @@
 
 import os
 import resource
-import signal
 import subprocess
 import sys
 import threading
@@ -132,12 +131,6 @@ def expected_bytes(start, end):
     return b"".join(b"%015d\n" % at for at in range(first, end + 16, 16))[start - first : end - first]
 
 
-def print_in_pieces(text, pause):
-    for number in text.encode():
-        os.write(1, bytes([number]))
-        time.sleep(pause)
-
-
 def read_input():
     return sys.stdin.buffer.read()
 
@@ -149,12 +142,3 @@ def read_line():
 def sleep_about(seconds):
     time.sleep(seconds)
     return "in time"
-
-
-def ignore_children_and_spin(seconds):
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    while True:
-        if os.fork() == 0:
-            spin_for(seconds)
-            os._exit(0)
-        time.sleep(seconds * 1.1)

@@ -103,7 +103,7 @@ def descriptors():
 def settled():
     """The descriptors once they stay the same: a child's are closed a moment after its outcome is there."""
     found, same = descriptors(), 0
-    while same < 10:
+    while same < 5:
         time.sleep(0.01)
         before, found = found, descriptors()
         same = same + 1 if found == before else 0

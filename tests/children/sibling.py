@@ -15,10 +15,9 @@ def answer():
         for text in context.boundary():
             if text == "stop":
                 return count
-            if text.endswith("?"):
-                text = context.ask("echo", text=text)["text"]
             count += 1
-            context.emit("pong", text=text)
+            asked = text.endswith("?")
+            context.emit("pong", text=context.ask("echo", text=text)["text"] if asked else text)
 
 
 def sleep():

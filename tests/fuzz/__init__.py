@@ -1,1 +1,1 @@
-"""Fuzzes the host by real children: run.py is the program, scripts.py what a child does, host.py what must hold."""
+"""Fuzzes the host by real children: run.py starts it, scripts.py is what they do, host.py what must hold."""

@@ -9,8 +9,6 @@ What has to hold, whatever a child sends:
 """
 
 import collections
-import ctypes
-import gc
 import os
 import statistics
 import sys
@@ -24,9 +22,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from children import hostile, sibling
+from children import hostile
 from fuzz import scripts, worker
 from fuzz.oracle import Expectation, Oracle
+from fuzz.siblings import Siblings, at_rest, resident
 from fuzz.wire import CANARY
 from sandbox_exec import Command, Limits, SandboxExecutor
 from sandbox_exec.engine import hearing, spawner
@@ -34,25 +33,23 @@ from sandbox_exec.engine.asks import Tool
 from sandbox_worker.protocol import DEFAULT_RESULT_ITEMS
 
 HANG_SECONDS = 30.0
-PING_SECONDS = 0.002
-PONG_SECONDS = 10.0  # a sibling that does not answer for so long is disturbed, on any machine
 GRACE_SECONDS = 5.0
 LADDER_SECONDS = 0.1
 GROWTH_BYTES = 16 << 20
-SHORT_GROWTH_BYTES = 64 << 20
+SHORT_GROWTH_BYTES = 128 << 20
 GROWTH_BLOCKS = 30_000
 FAILURES = 10
 WARM_UP_SECONDS = 120.0
 TELL_SECONDS = 10.0
 LOOK_SECONDS = 0.1
 
+_READERS = ("sandbox-exec broker", "sandbox-exec decoder")
 # Modules that the host loads at first use, on whatever thread that is.
 _LAZY = ("binascii", "decimal", "fcntl", "pathlib", "uuid", "zoneinfo")
-_QUIET = {"marshal.dumps", "cpython._PySys_ClearAuditHooks", "object.__getattr__", "sys._getframe", "os.listdir"}
 _ALARMING = (
-    "compile", "exec", "import", "marshal.load", "pickle.", "os.system", "os.exec", "os.fork", "os.posix_spawn",
-    "os.spawn", "subprocess.", "open", "ctypes.", "code.__new__", "function.__new__", "socket.connect", "shutil.",
-    "os.remove", "os.rename", "os.chmod", "os.kill",
+    "compile", "exec", "import", "marshal.load", "pickle.", "os.system", "os.exec", "os.fork",
+    "os.posix_spawn", "os.spawn", "subprocess.", "open", "ctypes.", "code.__new__", "function.__new__",
+    "socket.connect", "shutil.", "os.remove", "os.rename", "os.chmod", "os.kill",
 )  # fmt: skip
 
 
@@ -73,13 +70,14 @@ class Report:
     failures: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
+        rate = self.frames / max(self.seconds, 1e-9)
+        at_rest, under_way = self.growth / 1e6, self.peak_growth / 1e6
         lines = [
-            f"seed {self.seed}: {self.frames:,} frames of {self.children:,} children in {self.seconds:.1f} s, "
-            f"{self.frames / max(self.seconds, 1e-9):,.0f} frames/s",
-            f"oracle: certain of {self.children - self.in_doubt:,} endings and frame counts, "
-            f"of {self.in_doubt:,} endings only",
-            f"after warm-up: memory {self.growth / 1e6:+.1f} MB at rest, {self.peak_growth / 1e6:+.1f} MB at most "
-            f"under way; objects {self.blocks:+,}, descriptors {self.descriptors:+d}",
+            f"seed {self.seed}: {self.frames:,} frames of {self.children:,} children, {rate:,.0f} frames/s",
+            f"oracle: sure of {self.children - self.in_doubt:,} endings and frame counts",
+            f"oracle: sure of {self.in_doubt:,} endings only",
+            f"after warm-up: {at_rest:+.1f} MB at rest, {under_way:+.1f} MB at most under way",
+            f"after warm-up: {self.blocks:+,} objects, {self.descriptors:+d} descriptors",
         ]
         if len(self.pongs) > 1:
             cuts = statistics.quantiles(self.pongs, n=100)
@@ -89,8 +87,8 @@ class Report:
             )
         for state in scripts.STATES:
             found = {ending: count for (where, ending), count in self.outcomes.items() if where == state}
-            words = ", ".join(f"{ending} {count:,}" for ending, count in sorted(found.items(), key=lambda x: -x[1]))
-            lines.append(f"{state}: {words}")
+            words = [f"{ending} {found[ending]:,}" for ending in sorted(found, key=found.get, reverse=True)]
+            lines.append(f"{state}: {', '.join(words)}")
         lines += [f"FAILURE: {failure}" for failure in self.failures]
         return "\n".join(lines)
 
@@ -98,14 +96,15 @@ class Report:
 class Fuzzer:
     """One run. Use `run`; only one at a time in a process, for it looks into the engine."""
 
-    def __init__(self, seed: int, *, slots: int = 4, kind: str | None = None, state: str | None = None) -> None:
+    def __init__(
+        self, seed: int, *, slots: int = 4, kind: str | None = None, state: str | None = None
+    ) -> None:
         self.report = Report(seed)
         self._seed, self._slots, self._kind, self._state = seed, slots, kind, state
         self._numbers = iter(range(worker.MOST_SCRIPTS))
         self._lock = threading.Lock()
         self._heard: dict[str, int] = {}
         self._enough = threading.Event()
-        self._watched: set[int] = set()
 
     def run(self, seconds: float, numbers: range | None = None, tell: Callable[[str], None] = str) -> Report:
         """Fuzzes for so long, or until these scripts are through; `tell` gets a line now and then."""
@@ -123,7 +122,6 @@ class Fuzzer:
 
     def _fuzz(self, executor: SandboxExecutor, seconds: float) -> None:
         siblings = Siblings(executor, self._fail, self.report.pongs)
-        self._watched = {t.ident for t in threading.enumerate() if t.name.startswith("sandbox-exec broker")}
         warm_up = min(seconds / 5, WARM_UP_SECONDS)
         self._attack(executor, siblings, warm_up)
         before, descriptors, blocks = at_rest(), _descriptors(), sys.getallocatedblocks()
@@ -133,8 +131,8 @@ class Fuzzer:
         report.blocks = sys.getallocatedblocks() - blocks
         report.peak_growth = max(report.peak_growth - before, 0)
         siblings.stop()
-        self._watched = set()
-        # What bursts leave in half-empty pages comes to an end after some minutes.
+        # Each thread's allocator keeps up to twice the largest block that it ever gave back, and bursts leave
+        # half-empty pages: that comes to an end after some minutes. What leaks shows in the objects.
         if report.growth > (GROWTH_BYTES if warm_up == WARM_UP_SECONDS else SHORT_GROWTH_BYTES):
             self._fail(f"the host grew by {report.growth / 1e6:.1f} MB")
         if report.blocks > GROWTH_BLOCKS:
@@ -207,7 +205,9 @@ class Fuzzer:
             outcome = child.outcome(HANG_SECONDS)
         except TimeoutError:
             child.kill()
-            self._fail(f"{self._name(script)}: no outcome after {HANG_SECONDS:g} s, expected {expected.endings}")
+            self._fail(
+                f"{self._name(script)}: no outcome after {HANG_SECONDS:g} s, expected {expected.endings}"
+            )
             self._enough.set()
             return
         finally:
@@ -227,7 +227,9 @@ class Fuzzer:
         # A child chooses the word for its failure: it is counted as one kind.
         report.outcomes[script.state, _short(*ending)] += 1
         if ending not in expected.endings:
-            self._fail(f"{self._name(script)}: {ending} ({said}), expected {expected.endings}, {heard} frames heard")
+            self._fail(
+                f"{self._name(script)}: {ending} ({said}), expected {expected.endings}, {heard} frames heard"
+            )
         elif expected.heard not in {None, heard}:
             self._fail(f"{self._name(script)}: {ending} ({said}), {heard} frames heard, not {expected.heard}")
 
@@ -235,7 +237,9 @@ class Fuzzer:
         options = "".join(
             f" --{name} {value}" for name, value in (("kind", self._kind), ("state", self._state)) if value
         )
-        return f"{script.state} {script.kind} (again with --seed {self._seed}{options} --only {script.number})"
+        return (
+            f"{script.state} {script.kind} (again with --seed {self._seed}{options} --only {script.number})"
+        )
 
     def _fail(self, what: str) -> None:
         self.report.failures.append(what)
@@ -261,7 +265,9 @@ class Fuzzer:
             on_frame(listener, frame)
 
         def failed(*raised):
-            self._fail(f"on {threading.current_thread().name}: {''.join(traceback.format_exception(*raised))}")
+            self._fail(
+                f"on {threading.current_thread().name}: {''.join(traceback.format_exception(*raised))}"
+            )
             self._enough.set()
 
         _audit(self)
@@ -279,16 +285,26 @@ class Fuzzer:
 
     def heard_of(self, event: str, args: tuple) -> None:
         """An audit event on some thread."""
-        if threading.get_ident() not in self._watched or not event.startswith(_ALARMING):
+        if not event.startswith(_ALARMING):
             return
-        if event == "open" and str(args[0]).startswith(("/proc/", sys.prefix, sys.base_prefix, "/usr/share/zoneinfo")):
+        thread = threading._active.get(threading.get_ident())
+        if thread is None or not thread.name.startswith(_READERS):
             return
-        self._fail(f"the broker's thread did {event} {args!r:.200}")
+        if event == "open" and str(args[0]).startswith(
+            ("/proc/", sys.prefix, sys.base_prefix, "/usr/share/zoneinfo")
+        ):
+            return
+        self._fail(f"{thread.name} did {event} {args!r:.200}")
 
 
 def _short(state: str, classification: str | None) -> str:
-    known = {"PROTOCOL_VIOLATION", "CANCELLED", "LAUNCH_FAILED", "NO_RESULT", "SIGNAL", "RESULT_TOO_LARGE", "NOT_CONFINED"}
-    return classification if classification in known else state
+    return classification if classification in _WORDS else state
+
+
+_WORDS = {
+    *("PROTOCOL_VIOLATION", "CANCELLED", "LAUNCH_FAILED", "NO_RESULT", "SIGNAL"),
+    *("RESULT_TOO_LARGE", "NOT_CONFINED"),
+}
 
 
 def _tools(released: threading.Event) -> dict[str, Tool]:
@@ -300,72 +316,6 @@ def _tools(released: threading.Event) -> dict[str, Tool]:
         "fails": Tool(fails, 5.0),
         "stuck": Tool(lambda **_: released.wait(10.0), 30.0),
     }
-
-
-class Siblings:
-    """One child that answers, one that sleeps."""
-
-    def __init__(self, executor: SandboxExecutor, fail: Callable[[str], None], pongs: array | None = None) -> None:
-        self._fail = fail
-        self.pongs = array("d") if pongs is None else pongs
-        self._sleeper, self._answerer = executor.launch(sibling.sleep), executor.launch(sibling.answer)
-        self._answerer._warden._hearing._grants = {"echo": Tool(lambda **args: args, 60.0)}
-        self._stop = threading.Event()
-        self._at = time.monotonic()
-        self._asked = 0
-        self._thread = threading.Thread(target=self._play, name="ping")
-        self._thread.start()
-        while not self.pongs and self._thread.is_alive():
-            time.sleep(0.01)
-
-    def _play(self) -> None:
-        events = (event for event in self._answerer.events() if event.source == "child")
-        number = 0
-        while not self._stop.wait(PING_SECONDS):
-            text = f"ping {number}{'' if number % 8 else '?'}"
-            number += 1
-            started = self._at = time.monotonic()
-            if not self._answerer.steer(text):
-                self._fail("a sibling takes no steer")
-                return
-            event = next(events, None)
-            if event is None or event.data != {"text": text} or event.dropped:
-                self._fail(f"a sibling answered {event} to {text!r}")
-                return
-            if len(self.pongs) < 200_000:
-                self.pongs.append(time.monotonic() - started)
-            self._asked = number
-
-    def look(self) -> None:
-        """Between two rounds: are they well?"""
-        if self._thread.is_alive() and time.monotonic() - self._at > PONG_SECONDS:
-            self._fail(f"a sibling has not answered for {PONG_SECONDS:g} s")
-            self._at = time.monotonic() + 3600
-        if self._sleeper.state != "RUNNING":
-            self._fail(f"the sleeping sibling is {self._sleeper.state}")
-
-    def stop(self) -> None:
-        self._stop.set()
-        self._thread.join(PONG_SECONDS)
-        self._answerer.steer("stop")
-        outcome = self._answerer.outcome(HANG_SECONDS)
-        if outcome.value != self._asked:
-            self._fail(f"the answering sibling ended as {outcome.state} {outcome.value!r}, not with {self._asked}")
-        self._sleeper.cancel("the end")
-        if (outcome := self._sleeper.outcome(HANG_SECONDS)).state != "CANCELLED":
-            self._fail(f"the sleeping sibling ended as {outcome.state}, {outcome.error}")
-
-
-def at_rest() -> int:
-    """Resident memory without what the allocator only keeps for later."""
-    gc.collect()
-    ctypes.CDLL(None).malloc_trim(0)
-    return resident()
-
-
-def resident() -> int:
-    with open("/proc/self/statm", "rb") as file:
-        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def _descriptors() -> int:

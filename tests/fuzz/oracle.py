@@ -19,6 +19,9 @@ VIOLATION = ("INTERRUPTED", "PROTOCOL_VIOLATION")
 RESULT_BYTES, TOKEN_OVERHEAD = 4 << 20, 3
 ASKS = 4
 
+_LONG = (b'{"t":"chunk"', b'{"t":"partial"')
+_WORDS = {"too_large": "RESULT_TOO_LARGE", "not_serializable": "RESULT_NOT_SERIALIZABLE"}
+
 Ending = tuple[str, str | None]
 
 
@@ -88,7 +91,8 @@ class Oracle:
         if self.ending is None:
             self._gone("killed", signal.SIGKILL)
         endings = {self._conclude()}
-        if self.emptied and self.violated:
+        stays = self.script.steps[-1] == ("linger",) and ("close",) not in self.script.steps
+        if self.emptied and self.violated and not stays:
             self.violated = False
             endings.add(self._conclude())
         if self.hasty:
@@ -97,7 +101,8 @@ class Oracle:
         if self.doubt:
             endings |= {VIOLATION}
         if self.script.early_cancel:
-            endings |= {("CANCELLED", "CANCELLED"), VIOLATION, ("FAILED", "LAUNCH_FAILED"), ("INTERRUPTED", "NO_RESULT")}
+            endings |= {VIOLATION, ("CANCELLED", "CANCELLED")}
+            endings |= {("FAILED", "LAUNCH_FAILED"), ("INTERRUPTED", "NO_RESULT")}
             self.racing = True
         if self.script.kind == "deaf":  # a host may end a child that reads nothing
             endings |= {VIOLATION}
@@ -107,14 +112,12 @@ class Oracle:
 
     def _many(self, frames: list[bytes]) -> None:
         """Legal ones, if this is the time for them."""
-        for number, frame in enumerate(frames):
-            if self.deaf:
-                return
-            if self.phase in {RUNNING, STOPPING} and self.text is None and self.stuck < ASKS and not self.executing:
-                if not frame.startswith((b'{"t":"chunk"', b'{"t":"partial"')):
-                    self.heard += 1
-                    continue
-            self._send(frames[number])
+        for frame in frames:
+            talks = self.phase in {RUNNING, STOPPING} and not self.executing and not self.deaf
+            if talks and self.text is None and self.stuck < ASKS and not frame.startswith(_LONG):
+                self.heard += 1
+            else:
+                self._send(frame)
 
     def _send(self, frame: bytes) -> None:
         if self.deaf:
@@ -239,7 +242,7 @@ class Oracle:
 
     def _failure(self, fields: dict, _body: bytes) -> None:
         kind = fields["kind"]
-        word = {"too_large": "RESULT_TOO_LARGE", "not_serializable": "RESULT_NOT_SERIALIZABLE"}.get(kind, fields["name"])
+        word = _WORDS.get(kind, fields["name"])
         if kind == "cancelled" and self.phase == STOPPING:
             self._finish(("CANCELLED", "CANCELLED"))
         else:

@@ -1,6 +1,6 @@
 """Results made to hurt: what they cost the host in time and memory, and its other children in latency.
 
-    python tests/fuzz/payloads.py [NAME ...]
+python tests/fuzz/payloads.py [NAME ...]
 """
 
 import statistics
@@ -12,9 +12,10 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from children import hostile
-from fuzz.host import Siblings, at_rest
+from fuzz.siblings import Siblings, at_rest
 from fuzz.texts import TEXTS
 from sandbox_exec import SandboxExecutor
+
 
 @dataclass
 class Cost:

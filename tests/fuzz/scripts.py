@@ -152,7 +152,11 @@ def noise(rng, made):
 
 @_kind(*STATES)
 def empty(rng, made):
-    _foul(rng, made, ("send", b""))
+    if rng.random() < 0.5:
+        _foul(rng, made, ("send", b""))
+    else:
+        _begin(rng, made)
+        made.steps += [("send", b""), ("linger",)]
 
 
 @_kind(*STATES)
@@ -192,7 +196,13 @@ def doubled(rng, made):
 def unasked(rng, made):
     """A message of another phase."""
     if made.state == BOOTING:
-        others = [wire.event(rng), wire.ask(rng), wire.result(b"0\n"), wire.failure(rng), wire.steer_taken([1])]
+        others = [
+            wire.event(rng),
+            wire.ask(rng),
+            wire.result(b"0\n"),
+            wire.failure(rng),
+            wire.steer_taken([1]),
+        ]
         others += [wire.frame(wire.head(tag), b"0\n") for tag in ("chunk", "partial")]
         others += [wire.frame(wire.head("executing"))]
     else:
@@ -222,14 +232,22 @@ def shut(rng, made):
 
 @_kind(*STATES)
 def rights(rng, made):
-    _foul(rng, made, *(("rights", _any_frame(rng, made), rng.choice([1, 3, 60])) for _ in range(rng.choice([1, 20]))))
+    _foul(
+        rng,
+        made,
+        *(("rights", _any_frame(rng, made), rng.choice([1, 3, 60])) for _ in range(rng.choice([1, 20]))),
+    )
 
 
 def _any_frame(rng: Random, made: Script) -> bytes:
     if made.state == BOOTING:
         return rng.choice([_ready(), wire.frame(wire.head("boot_failed", why=wire.name(rng)))])
     makers = [wire.event, wire.ask, lambda rng: wire.frame(wire.head("partial"), wire.text(rng))]
-    makers += [lambda rng: wire.result(wire.text(rng)), wire.failure, lambda _: wire.steer_taken([rng.randrange(3)])]
+    makers += [
+        lambda rng: wire.result(wire.text(rng)),
+        wire.failure,
+        lambda _: wire.steer_taken([rng.randrange(3)]),
+    ]
     makers += [lambda rng: wire.frame(wire.head("chunk"), b"0"), lambda _: wire.frame(wire.head("executing"))]
     return rng.choices(makers, weights=[8, 3, 3, 2, 2, 1, 1, 1])[0](rng)
 
@@ -323,8 +341,17 @@ def bad_text(rng, made):
 
 @_kind(*TALKING)
 def not_named(rng, made):
-    body = rng.choice([wire.text(rng), b"null\n", b'["l",0]\n', b'["d",1]\n1\n2\n', b'["d",1]\n["b","eA=="]\n0\n'])
-    _foul(rng, made, ("send", wire.frame(rng.choice([wire.head("event", kind="x"), wire.head("ask", id=1, tool="x")]), body)))
+    body = rng.choice(
+        [wire.text(rng), b"null\n", b'["l",0]\n', b'["d",1]\n1\n2\n', b'["d",1]\n["b","eA=="]\n0\n']
+    )
+    _foul(
+        rng,
+        made,
+        (
+            "send",
+            wire.frame(rng.choice([wire.head("event", kind="x"), wire.head("ask", id=1, tool="x")]), body),
+        ),
+    )
 
 
 @_kind(*TALKING)
@@ -341,7 +368,18 @@ def forged_steers(rng, made):
     made.steers = STEERS if rng.random() < 0.8 else 0
     if made.steers:
         made.steps += [("steers", STEERS)]
-    ids = [[], [0], [STEERS + 1], [1, 1], [2, 3, 2], [1 << 52], [5, 4, 3, 2, 1, 0], [2, 3], [-1], list(range(1, 66))]
+    ids = [
+        [],
+        [0],
+        [STEERS + 1],
+        [1, 1],
+        [2, 3, 2],
+        [1 << 52],
+        [5, 4, 3, 2, 1, 0],
+        [2, 3],
+        [-1],
+        list(range(1, 66)),
+    ]
     _foul(rng, made, *(("send", wire.steer_taken(rng.choice(ids))) for _ in range(rng.choice([1, 3]))))
 
 
@@ -354,8 +392,12 @@ def programless(rng, made):
 @_kind(*TALKING)
 def verdicts(rng, made):
     """More than one verdict, or something after it."""
-    one, two = rng.choices([wire.result(wire.text(rng)), wire.failure(rng), wire.failure(rng, "cancelled")], k=2)
-    more = rng.choice([two, wire.event(rng), b"", rng.choice(wire.GARBAGE), wire.frame(wire.head("executing"))])
+    one, two = rng.choices(
+        [wire.result(wire.text(rng)), wire.failure(rng), wire.failure(rng, "cancelled")], k=2
+    )
+    more = rng.choice(
+        [two, wire.event(rng), b"", rng.choice(wire.GARBAGE), wire.frame(wire.head("executing"))]
+    )
     units = _begin(rng, made)
     made.steps += [("send", one), ("send", more), ("many", _some(rng, units, 5))]
     made.steps.append(rng.choice([("exit", 0), ("exit", 9), ("signal", signal.SIGSEGV.value), ("linger",)]))
@@ -380,7 +422,12 @@ def chunk_flood(rng, made):
 @_kind(*TALKING, lots=1)
 def long_result(rng, made):
     """Texts near the bounds, decoded off the loop."""
-    pieces = {"text": b'"' + b"x" * 60_000 + b'"\n', "lists": b'["l",0]\n', "sets": b'["S",0]\n', "ints": b"1\n"}
+    pieces = {
+        "text": b'"' + b"x" * 60_000 + b'"\n',
+        "lists": b'["l",0]\n',
+        "sets": b'["S",0]\n',
+        "ints": b"1\n",
+    }
     piece = pieces[rng.choice(list(pieces))]
     most = min((1 << 18) - 1, (4 << 20) // len(piece))
     count = rng.choice([most // 4, most // 2, most])
@@ -411,7 +458,7 @@ def tools(rng, made):
 def deaf(rng, made):
     """It asks and asks, and reads no answer."""
     made.tools = rng.random() < 0.5
-    units = _begin(rng, made)
+    _begin(rng, made)
     made.steps += [("deaf", [wire.ask(rng, "absent") for _ in range(8)])]
     made.steps += rng.choice([[], [("shut", socket.SHUT_RD)], [("shut", socket.SHUT_RDWR)], [("close",)]])
     made.steps.append(("exit", 0))

@@ -44,7 +44,9 @@ def name(rng: Random) -> str:
     if kind < 6:
         return rng.choice(EVIL)
     if kind == 6:
-        return "".join(chr(rng.choice([65, 0xE9, 0x4E2D, 0x1F600])) for _ in range(rng.randrange(MAX_NAME + 1)))
+        return "".join(
+            chr(rng.choice([65, 0xE9, 0x4E2D, 0x1F600])) for _ in range(rng.randrange(MAX_NAME + 1))
+        )
     return ""
 
 
@@ -62,8 +64,10 @@ _SCALARS = [
     lambda rng: rng.choice([b"-0.0", b"5e-324", b"1.7976931348623157e+308"]),
     lambda rng: quoted(name(rng)),
     lambda rng: quoted(rng.choice(EVIL)),
-    lambda rng: quoted("a\n\t\"\\/\u2028" * rng.randrange(4)),
-    lambda rng: tagged("i", f"{rng.choice([1, -1]) * ((1 << 63) + 1 + rng.getrandbits(rng.choice([1, 64, 900]))):x}"),
+    lambda rng: quoted('a\n\t"\\/\u2028' * rng.randrange(4)),
+    lambda rng: tagged(
+        "i", f"{rng.choice([1, -1]) * ((1 << 63) + 1 + rng.getrandbits(rng.choice([1, 64, 900]))):x}"
+    ),
     lambda rng: tagged("f", rng.choice(["nan", "inf", "-inf"])),
     lambda rng: tagged("s", b64("\ud800x".encode("utf-8", "surrogatepass") * rng.randrange(1, 4))),
     lambda rng: tagged("b", b64(rng.randbytes(rng.randrange(40)))),
@@ -90,7 +94,9 @@ def tokens(rng: Random, depth: int = 0) -> list[bytes]:
             if count > 1:  # equal items would be illegal
                 made[-1] = b"%d" % (number << 40 | rng.randrange(1000))
         elif kind == "d":
-            made.append(rng.choice([quoted(f"key {number}"), b"%d" % number, tagged("b", b64(b"%d" % number))]))
+            made.append(
+                rng.choice([quoted(f"key {number}"), b"%d" % number, tagged("b", b64(b"%d" % number))])
+            )
         if kind not in "SF":
             made += tokens(rng, depth + 1)
     return made
@@ -129,7 +135,9 @@ def varied_head(rng: Random, tag: str, **fields: object) -> bytes:
     items = [("t", tag), *fields.items()]
     rng.shuffle(items)
     return json.dumps(
-        dict(items), ensure_ascii=rng.random() < 0.5, separators=(rng.choice([",", " , "]), rng.choice([":", " :\t"]))
+        dict(items),
+        ensure_ascii=rng.random() < 0.5,
+        separators=(rng.choice([",", " , "]), rng.choice([":", " :\t"])),
     ).encode("utf-8")
 
 
@@ -223,30 +231,35 @@ def reworded(rng: Random, whole: bytes) -> bytes:
 
 
 WRONG_VALUES = [
-    None, True, 1, -1, 1.5, 1 << 53, 1 << 64, 10**400, "", "x" * 70, [], {}, ["event"], [[]], {"t": "event"},
-    "ready", "result", "executing", "\0", "event ",
+    None, True, 1, -1, 1.5, 1 << 53, 1 << 64, 10**400, "", "x" * 70, [], {}, ["event"], [[]],
+    {"t": "event"}, "ready", "result", "executing", "\0", "event ",
 ]  # fmt: skip
 
 GARBAGE = [
     b"\n", b"\n\n", b"null\n", b"[]\n", b"{}\n", b'"event"\n', b"1\n", b'{"t":"event"', b'{"t":"event"}\n',
     b'{"t":"nonsense"}\n', b'{"t":""}\n', b'{"t":null}\n', b'{"t":["event"]}\n', b'{"t":1,"kind":""}\n',
     b'{"kind":"x"}\n["d",0]\n', b'["event","x"]\n["d",0]\n', b'{"t":"event","kind":"x","at":1}\n["d",0]\n',
-    b'{"t":"chunk","x":1}\nx', b'{"t":"event","kind":NaN}\n["d",0]\n', b"\x80\x04\x95.\n", b"\xff" * 300 + b"\n",
-    b'\xef\xbb\xbf{"t":"event","kind":"x"}\n["d",0]\n', b'{"t":"event","kind":"\xff"}\n["d",0]\n',
-    b'{"t":"event","kind":"\xed\xa0\x80"}\n["d",0]\n', b'{"t":"event","kind":"\\ud800"}\n["d",0]\n',
-    b'{"t":"event","kind":"\\x41"}\n["d",0]\n', b"{'t':'event','kind':'x'}\n[\"d\",0]\n",
+    b'{"t":"chunk","x":1}\nx', b'{"t":"event","kind":NaN}\n["d",0]\n', b"\x80\x04\x95.\n",
+    b"\xff" * 300 + b"\n", b'\xef\xbb\xbf{"t":"event","kind":"x"}\n["d",0]\n',
+    b'{"t":"event","kind":"\xff"}\n["d",0]\n', b'{"t":"event","kind":"\xed\xa0\x80"}\n["d",0]\n',
+    b'{"t":"event","kind":"\\ud800"}\n["d",0]\n', b'{"t":"event","kind":"\\x41"}\n["d",0]\n',
+    b"{'t':'event','kind':'x'}\n[\"d\",0]\n",
     b'{"t":"event","kind":"' + b"x" * (MAX_NAME + 1) + b'"}\n["d",0]\n',
     b'{"t":"event","kind":"' + b"x" * 65_000 + b'"}\n["d",0]\n',
-    b'{"t":"event","kind":' + b"[" * 60_000 + b"\n", b'{"t":"event","kind":"x","deep":' + b'{"a":' * 12_000 + b"\n",
-    b"[" * 65_535 + b"\n", b'{"t":' * 13_000 + b"\n", b'{"t":"event","kind":"x","n":' + b"9" * 60_000 + b"}\n",
-    b'{"t":"ask","id":' + b"9" * 60_000 + b',"tool":"x"}\n["d",0]\n', b'{"t":"ask","id":-1,"tool":"x"}\n["d",0]\n',
-    b'{"t":"ask","id":9007199254740992,"tool":"x"}\n["d",0]\n', b'{"t":"ask","id":true,"tool":"x"}\n["d",0]\n',
-    b'{"t":"ask","id":1e999,"tool":"x"}\n["d",0]\n', b'{"t":"ask","id":0.5,"tool":"x"}\n["d",0]\n',
-    b'{"t":"ask","id":"1","tool":"x"}\n["d",0]\n', b'{"t":"ask","tool":"x"}\n["d",0]\n',
-    b'{"t":"ask","id":1,"tool":null}\n["d",0]\n', b'{"t":"chunk"}\n', b'{"t":"chunk"}',
-    b'{"t":"executing"}\nx', b'{"t":"steer_taken","ids":[]}\n', b'{"t":"steer_taken","ids":[1,"2"]}\n',
-    b'{"t":"steer_taken","ids":[' + b",".join([b"1"] * 65) + b"]}\n", b'{"t":"steer_taken","ids":{"1":1}}\n',
-    b'{"t":"steer_taken","ids":1}\n', b'{"t":"steer_taken","ids":[' + b"1," * 30_000 + b"1]}\n",
+    b'{"t":"event","kind":' + b"[" * 60_000 + b"\n",
+    b'{"t":"event","kind":"x","deep":' + b'{"a":' * 12_000 + b"\n", b"[" * 65_535 + b"\n",
+    b'{"t":' * 13_000 + b"\n", b'{"t":"event","kind":"x","n":' + b"9" * 60_000 + b"}\n",
+    b'{"t":"ask","id":' + b"9" * 60_000 + b',"tool":"x"}\n["d",0]\n',
+    b'{"t":"ask","id":-1,"tool":"x"}\n["d",0]\n',
+    b'{"t":"ask","id":9007199254740992,"tool":"x"}\n["d",0]\n',
+    b'{"t":"ask","id":true,"tool":"x"}\n["d",0]\n', b'{"t":"ask","id":1e999,"tool":"x"}\n["d",0]\n',
+    b'{"t":"ask","id":0.5,"tool":"x"}\n["d",0]\n', b'{"t":"ask","id":"1","tool":"x"}\n["d",0]\n',
+    b'{"t":"ask","tool":"x"}\n["d",0]\n', b'{"t":"ask","id":1,"tool":null}\n["d",0]\n', b'{"t":"chunk"}\n',
+    b'{"t":"chunk"}', b'{"t":"executing"}\nx', b'{"t":"steer_taken","ids":[]}\n',
+    b'{"t":"steer_taken","ids":[1,"2"]}\n',
+    b'{"t":"steer_taken","ids":[' + b",".join([b"1"] * 65) + b"]}\n",
+    b'{"t":"steer_taken","ids":{"1":1}}\n', b'{"t":"steer_taken","ids":1}\n',
+    b'{"t":"steer_taken","ids":[' + b"1," * 30_000 + b"1]}\n",
     b'{"t":"failure","kind":"other","name":"","type_name":"","message":"","errno":0}\n',
     b'{"t":"failure","kind":"raised\\n","name":"","type_name":"","message":"","errno":0}\n',
     b'{"t":"failure","kind":"raised","name":"","type_name":"","message":"","errno":-1}\n',
@@ -257,26 +270,29 @@ GARBAGE = [
 """Frames that no phase permits and no decoder may take, each for certain."""
 
 BAD_TEXTS = [
-    b"", b"\n", b"\n\n", b"0", b"0\n0\n", b'["l",0]', b'["l",1]\n', b'["l",0]\n0\n', b'["l",2]\n0\n', b'["l",-1]\n',
-    b'["l",1.0]\n0\n', b'["l",true]\n0\n', b'["l","1"]\n0\n', b'["l",1,0]\n0\n', b'["l",99999999999999999999]\n',
-    b'["l",9223372036854775807]\n', b'["d",4611686018427387904]\n', b'["d",1]\n0\n', b'["d",2]\n"a"\n0\n"a"\n1\n',
-    b'["d",1]\n["l",0]\n0\n', b'["S",2]\n1\n1\n', b'["S",2]\n1\ntrue\n', b'["S",1]\n["S",0]\n', b"[]\n", b"{}\n",
-    b'{"a":1}\n', b"[1]\n", b'["x","1"]\n', b'["",""]\n', b'["i","1"]\n', b'["i","0x10000000000000000"]\n',
-    b'["i","1_0000000000000000"]\n', b'["i"," 10000000000000000"]\n', b'["i","FFFFFFFFFFFFFFFFFF"]\n', b'["i",5]\n',
-    b'["f","1.0"]\n', b'["f","NaN"]\n', b'["f","infinity"]\n', b'["s","eA=="]\n', b'["s","//8="]\n', b'["s","*"]\n',
-    b'["b","eB=="]\n', b'["b","eA"]\n', b'["b","eA==eA=="]\n', b'["b","e A="]\n', b'["D","1e5"]\n', b'["D"," 1"]\n',
-    b'["D","1_0"]\n', b'["D","' + b"9" * 60_000 + b'.x"]\n', b'["D",""]\n', b'["U","0"]\n',
-    b'["U","{12345678123456781234567812345678}"]\n', b'["P","AA=="]\n', b'["P","Ly8v"]\n', b'["P","YS8v"]\n',
-    b'["da","2024-1-1"]\n', b'["da","20240101"]\n', b'["da","2023-02-29"]\n', b'["da","0000-01-01"]\n',
-    b'["ti","03:04",0,""]\n', b'["ti","03:04:05",2,""]\n', b'["ti","03:04:05"]\n', b'["ti","03:04:05+00:00",0,""]\n',
-    b'["ti","03:04:05",0,"../../etc/passwd"]\n', b'["ti","03:04:05",0,"=../../etc/passwd"]\n',
-    b'["ti","03:04:05",0,"=/etc/localtime"]\n', b'["ti","03:04:05",0,"="]\n', b'["ti","03:04:05",0,"+0"]\n',
-    b'["ti","03:04:05",0,"+99999999999999999999"]\n', b'["td","1,2"]\n', b'["td","0,-1,0"]\n', b'["td","0,86400,0"]\n',
-    b'["td","99999999999,0,0"]\n', b'["td","1,2,3,4"]\n', b"1e999\n", b"-1e999\n", b"NaN\n", b"Infinity\n",
-    b"18446744073709551616\n", b"9223372036854775808\n", b"9" * 60_000 + b"\n", b'"\xff"\n', b'"\xed\xa0\x80"\n',
-    b'"\\ud800"\n', b'"a\n"\n', b'"\n', b"'a'\n", b"True\n", b"nul\n", b"[" * 60_000 + b"\n",
-    b"[" * 1000 + b"]" * 1000 + b"\n", b'{"a":' * 10_000 + b"\n", b'["l",1]\n' * 101 + b"0\n", b"\0\n", b"\xef\xbb\xbf0\n",
-    b"0\r\n0\n", b"0\n\0", b"\x80\x04N.", b'["d",1]\n["D","sNaN"]\n0\n', b'["S",1]\n["D","sNaN"]\n',
+    b"", b"\n", b"\n\n", b"0", b"0\n0\n", b'["l",0]', b'["l",1]\n', b'["l",0]\n0\n', b'["l",2]\n0\n',
+    b'["l",-1]\n', b'["l",1.0]\n0\n', b'["l",true]\n0\n', b'["l","1"]\n0\n', b'["l",1,0]\n0\n',
+    b'["l",99999999999999999999]\n', b'["l",9223372036854775807]\n', b'["d",4611686018427387904]\n',
+    b'["d",1]\n0\n', b'["d",2]\n"a"\n0\n"a"\n1\n', b'["d",1]\n["l",0]\n0\n', b'["S",2]\n1\n1\n',
+    b'["S",2]\n1\ntrue\n', b'["S",1]\n["S",0]\n', b"[]\n", b"{}\n", b'{"a":1}\n', b"[1]\n", b'["x","1"]\n',
+    b'["",""]\n', b'["i","1"]\n', b'["i","0x10000000000000000"]\n', b'["i","1_0000000000000000"]\n',
+    b'["i"," 10000000000000000"]\n', b'["i","FFFFFFFFFFFFFFFFFF"]\n', b'["i",5]\n', b'["f","1.0"]\n',
+    b'["f","NaN"]\n', b'["f","infinity"]\n', b'["s","eA=="]\n', b'["s","//8="]\n', b'["s","*"]\n',
+    b'["b","eB=="]\n', b'["b","eA"]\n', b'["b","eA==eA=="]\n', b'["b","e A="]\n', b'["D","1e5"]\n',
+    b'["D"," 1"]\n', b'["D","1_0"]\n', b'["D","' + b"9" * 60_000 + b'.x"]\n', b'["D",""]\n', b'["U","0"]\n',
+    b'["U","{12345678123456781234567812345678}"]\n', b'["P","AA=="]\n', b'["P","Ly8v"]\n',
+    b'["P","YS8v"]\n', b'["da","2024-1-1"]\n', b'["da","20240101"]\n', b'["da","2023-02-29"]\n',
+    b'["da","0000-01-01"]\n', b'["ti","03:04",0,""]\n', b'["ti","03:04:05",2,""]\n', b'["ti","03:04:05"]\n',
+    b'["ti","03:04:05+00:00",0,""]\n', b'["ti","03:04:05",0,"../../etc/passwd"]\n',
+    b'["ti","03:04:05",0,"=../../etc/passwd"]\n', b'["ti","03:04:05",0,"=/etc/localtime"]\n',
+    b'["ti","03:04:05",0,"="]\n', b'["ti","03:04:05",0,"+0"]\n',
+    b'["ti","03:04:05",0,"+99999999999999999999"]\n', b'["td","1,2"]\n', b'["td","0,-1,0"]\n',
+    b'["td","0,86400,0"]\n', b'["td","99999999999,0,0"]\n', b'["td","1,2,3,4"]\n', b"1e999\n", b"-1e999\n",
+    b"NaN\n", b"Infinity\n", b"18446744073709551616\n", b"9223372036854775808\n", b"9" * 60_000 + b"\n",
+    b'"\xff"\n', b'"\xed\xa0\x80"\n', b'"\\ud800"\n', b'"a\n"\n', b'"\n', b"'a'\n", b"True\n", b"nul\n",
+    b"[" * 60_000 + b"\n", b"[" * 1000 + b"]" * 1000 + b"\n", b'{"a":' * 10_000 + b"\n",
+    b'["l",1]\n' * 101 + b"0\n", b"\0\n", b"\xef\xbb\xbf0\n", b"0\r\n0\n", b"0\n\0", b"\x80\x04N.",
+    b'["d",1]\n["D","sNaN"]\n0\n', b'["S",1]\n["D","sNaN"]\n',
     b'["S",70]\n' + b"".join(b'["i","%x"]\n' % (((1 << 61) - 1) * (number + 8)) for number in range(70)),
 ]  # fmt: skip
 """Texts that no encoder writes, each for certain."""

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from children import hostile
-from fuzz.host import Siblings, at_rest, resident
 from fuzz.payloads import measure
+from fuzz.siblings import Siblings, at_rest, resident
 from fuzz.texts import TEXTS
 from sandbox_exec import SandboxExecutor
 
