@@ -121,8 +121,7 @@ class Channel:
         """Reads on after the child's death; True once its last word was delivered."""
         if self._closed or self._ended:
             return True
-        read = self._read(FRAMES_A_TURN)  # few may be the bound on bytes: only none means that nothing is left
-        return read == 0 or self._closed or self._ended
+        return self._read(FRAMES_A_TURN) == 0  # few may be the bound on bytes: only none means the end
 
     def _nothing_more(self) -> None:
         poll = select.poll()

@@ -36,7 +36,9 @@ DIRECT, INIT = "direct", "init"
 class Order(Protocol):
     """One process to be made."""
 
-    shape: str
+    @property
+    def shape(self) -> str:
+        """DIRECT or INIT."""
 
     def prepare(self) -> tuple[list[tuple[int, int, int]], list[int]]:
         """Rlimits, and the child's descriptors (channel, stdout, stderr, init's status pipe): ours to close.

@@ -1,4 +1,4 @@
-"""The loop's side of one child: feeds `states.step` with what happens, and carries out what it says.
+"""The loop's side of one child: feeds `transitions.step` with what happens, and carries out what it says.
 
 What the child says is heard by `hearing.Hearing`. Everything here runs on the broker's thread, except
 where it says so.
@@ -25,6 +25,7 @@ from sandbox_exec.engine.output import Capture, Output, pipe
 from sandbox_exec.engine.reaper import Exit, Process
 from sandbox_exec.engine.states import Cause, Life, Phase, Timer
 from sandbox_exec.engine.templates import DIRECT, INIT
+from sandbox_exec.engine.transitions import step
 from sandbox_worker import protocol
 
 if TYPE_CHECKING:
@@ -48,8 +49,8 @@ class Warden:
     """
 
     __slots__ = (
-        "_bounds", "_captures", "_child", "_clocks", "_cpu_seen", "_deadline", "_drained", "_exit", "_hearing",
-        "_plan", "_process", "_ran_at", "_run_frame", "_started_at", "_status", "_stdin", "_ward", "life",
+        "_bounds", "_captures", "_child", "_clocks", "_cpu_seen", "_deadline", "_drained", "_exit",
+        "_hearing", "_plan", "_process", "_ran_at", "_run_frame", "_started_at", "_status", "_stdin", "_ward", "life",
     )  # fmt: skip
 
     def __init__(
@@ -83,7 +84,7 @@ class Warden:
 
     def feed(self, event: states.Event) -> None:
         """One step of its life."""
-        self.life, effects = states.step(self.life, event)
+        self.life, effects = step(self.life, event)
         self._hearing.permit(self.life.permitted)
         if self._child.alive:
             self._child._state = self.life.public  # noqa: SLF001 one object in two halves

@@ -207,7 +207,12 @@ def many(quick, _folder):
         for child in children:
             begun(child)
         gc.collect()
-        say("many", f"host RSS a child, {count // 10} to {count} (goal <= 12)", value=(rss() - base) / (count * 0.9) / 1e3, unit="kB")
+        say(
+            "many",
+            f"host RSS a child, {count // 10} to {count} (goal <= 12)",
+            value=(rss() - base) / (count * 0.9) / 1e3,
+            unit="kB",
+        )
         time.sleep(0.5)
         used, wall = time.process_time(), time.monotonic()
         time.sleep(2 if quick else 5)
@@ -271,7 +276,12 @@ def trips(quick, _folder):
     theirs = [_mp_trips(count, seconds) for _ in range(1 if quick else 3)]
     say("trips", f"ours, {count} children", value=statistics.median(ours), unit="trips/s")
     say("trips", f"multiprocessing Pipe, {count} children", value=statistics.median(theirs), unit="trips/s")
-    say("trips", "ours / Pipe (goal >= 2.0)", value=statistics.median(ours) / statistics.median(theirs), unit="x")
+    say(
+        "trips",
+        "ours / Pipe (goal >= 2.0)",
+        value=statistics.median(ours) / statistics.median(theirs),
+        unit="x",
+    )
 
 
 def _our_trips(count, seconds):
@@ -295,7 +305,11 @@ def _our_trips(count, seconds):
             broker = ex._ward.broker
             for child in children:
                 senders[id(child._log)] = child._warden._hearing.send
-                broker.post(lambda child=child: senders[id(child._log)](protocol.pack(protocol.Down.STEER, 0, "x" * 120)))
+                broker.post(
+                    lambda child=child: senders[id(child._log)](
+                        protocol.pack(protocol.Down.STEER, 0, "x" * 120)
+                    )
+                )
             time.sleep(0.3)
             start, at = done[0], time.perf_counter()
             time.sleep(seconds)
@@ -366,8 +380,15 @@ def churn(quick, _folder):
         batch(count)
         gc.collect()
         time.sleep(0.2)
-        say("churn", f"descriptors after {count} launches, more than before", value=len(os.listdir("/proc/self/fd")) - fds, unit="")
-        say("churn", f"host growth over {count} launches (goal <= 5)", value=(rss() - before) / 1e6, unit="MB")
+        say(
+            "churn",
+            f"descriptors after {count} launches, more than before",
+            value=len(os.listdir("/proc/self/fd")) - fds,
+            unit="",
+        )
+        say(
+            "churn", f"host growth over {count} launches (goal <= 5)", value=(rss() - before) / 1e6, unit="MB"
+        )
         print(f"churn      {ex.statistics()}")
 
 
@@ -375,7 +396,9 @@ ROWS = {row.__name__: row for row in (launch, kill, many, flooded, trips, churn)
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("row", nargs="*", choices=[[], *ROWS], default=[])
     parser.add_argument("--quick", action="store_true", help="fewer samples: some seconds a row")
     options = parser.parse_args()

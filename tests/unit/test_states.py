@@ -19,6 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from sandbox_exec import errors
 from sandbox_exec.engine import states as s
+from sandbox_exec.engine import transitions
 from sandbox_exec.engine.states import Cause, Message, Phase, SubagentState, Timer
 
 PENDING, STARTING, RUNNING, OK, FAILED, LOST, ASKED, CANCELLED, _ = SubagentState
@@ -64,7 +65,7 @@ class World(RuleBasedStateMachine):
     def feed(self, event):
         before, self.now, self.broken = self.life, event, True
         self.note(event)
-        self.life, effects = s.step(before, event)
+        self.life, effects = transitions.step(before, event)
         for effect in effects:
             self.carry_out(effect)
         self.check(before)
@@ -294,7 +295,7 @@ ENDINGS = {
 
 def live(words, life):
     for event in (event for word in words.split() for event in WORDS[word]):
-        life, _ = s.step(life, event)
+        life, _ = transitions.step(life, event)
     return life
 
 
@@ -329,7 +330,7 @@ def reachable():
         life = todo.pop()
         for event in EVENTS:
             with suppress(errors.InvalidTransition):
-                after = s.step(life, event)[0]
+                after = transitions.step(life, event)[0]
                 if (key := replace(after, story=())) not in found:
                     found[key] = after
                     todo.append(after)
@@ -369,20 +370,20 @@ def test_legal_or_told_why_not(kind, phase):
     assert cases
     for life, event in cases:
         if kind not in LEGAL or phase.name in LEGAL[kind].split() or (kind is s.Gone and life.unreaped):
-            effects = {type(effect) for effect in s.step(life, event)[1]}
+            effects = {type(effect) for effect in transitions.step(life, event)[1]}
             assert not life.cause or effects <= {s.CloseSteering, s.Publish, s.Release}, "after SIGKILL"
             continue
         with pytest.raises(errors.InvalidTransition) as caught:
-            s.step(life, event)
+            transitions.step(life, event)
         told = f"{event} cannot happen in {phase.name}, only in {LEGAL[kind].replace(' ', ' or ')}. "
         assert str(caught.value).startswith(told)
         assert all(line in str(caught.value) for line in life.story or ["(nothing yet)"])
 
 
 def test_story():
-    assert live("admitted wall", s.Life()).story == ("QUEUED: Admitted() -> SPAWNING",), "no change is no news"
+    assert live("admitted wall", s.Life()).story == ("QUEUED: Admitted() -> SPAWNING",), "no change, no news"
     *closed, last = live("work " + "closed " * 1000 + "more_garbage", s.Life()).story
-    assert closed == ["RUNNING: ChannelClosed()"] * (s.STORY_LINES - 1)
+    assert closed == ["RUNNING: ChannelClosed()"] * (transitions.STORY_LINES - 1)
     assert last.startswith("RUNNING: Violation(why='late\\nlate")
     assert len(last) == 200
 
@@ -394,6 +395,13 @@ def test_cause_that_no_ending_shows():
 
 
 def test_imports_stay_light():
-    text = Path(s.__file__).read_text("utf-8") + Path(errors.__file__).read_text("utf-8")
-    light = {"__future__", "dataclasses", "enum", "typing", "sandbox_exec.errors"}
+    text = "".join(Path(module.__file__).read_text("utf-8") for module in (s, transitions, errors))
+    light = {
+        "__future__",
+        "dataclasses",
+        "enum",
+        "typing",
+        "sandbox_exec.errors",
+        "sandbox_exec.engine.states",
+    }
     assert set(re.findall(r"(?m)^\s*(?:from|import) (\S+)", text)) <= light
