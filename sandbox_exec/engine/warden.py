@@ -50,7 +50,8 @@ class Warden:
 
     __slots__ = (
         "_bounds", "_captures", "_child", "_clocks", "_cpu_seen", "_deadline", "_drained", "_exit",
-        "_hearing", "_plan", "_process", "_ran_at", "_run_frame", "_started_at", "_status", "_stdin", "_ward", "life",
+        "_hearing", "_plan", "_process", "_ran_at", "_run_frame", "_started_at", "_status", "_stdin",
+        "_ward", "life",
     )  # fmt: skip
 
     def __init__(

@@ -103,7 +103,8 @@ def p(samples, q):
 
 def say(row, what, samples=None, value=None, unit="ms"):
     if samples is not None:
-        text = f"p50 {p(samples, 0.5):9.3f}  p95 {p(samples, 0.95):9.3f}  p99 {p(samples, 0.99):9.3f}  n {len(samples)}"
+        quantiles = (f"p{round(100 * q)} {p(samples, q):9.3f}" for q in (0.5, 0.95, 0.99))
+        text = f"{'  '.join(quantiles)}  n {len(samples)}"
     else:
         text = f"    {value:9.3f}"
     print(f"{row:10} {what:52} {text} {unit}", flush=True)
@@ -134,7 +135,8 @@ class Fifo:
 
 def launch(quick, folder):
     fifo, context = Fifo(folder), multiprocessing.get_context("spawn")
-    code = f"import posix,time\nf=posix.open({fifo.path!r},1);posix.write(f,time.monotonic_ns().to_bytes(8,'little'))"
+    act = "posix.write(f,time.monotonic_ns().to_bytes(8,'little'))"
+    code = f"import posix,time\nf=posix.open({fifo.path!r},1);{act}"
     floor, ours, spawn = [], [], []
     with sx.SandboxExecutor(NONE) as ex:
         for turn in range(10 if quick else 60):
@@ -270,7 +272,7 @@ def flooded(quick, _folder):
 
 
 def trips(quick, _folder):
-    """Round trips over 200 children on one loop, typed decoding on, beside multiprocessing Pipes on one epoll."""
+    """Round trips over 200 children on one loop, decoded strictly, beside multiprocessing Pipes on one epoll."""
     count, seconds = (50, 0.5) if quick else (200, 2.0)
     ours = [_our_trips(count, seconds) for _ in range(1 if quick else 3)]
     theirs = [_mp_trips(count, seconds) for _ in range(1 if quick else 3)]

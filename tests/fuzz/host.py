@@ -19,7 +19,7 @@ import traceback
 from array import array
 from collections.abc import Callable
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from children import hostile
@@ -33,7 +33,7 @@ from sandbox_exec.engine.asks import Tool
 from sandbox_worker.protocol import DEFAULT_RESULT_ITEMS
 
 HANG_SECONDS = 30.0
-GRACE_SECONDS = 5.0
+GRACE_SECONDS = 60.0  # so long that no rung of the ladder comes between, on any machine
 LADDER_SECONDS = 0.1
 GROWTH_BYTES = 16 << 20
 SHORT_GROWTH_BYTES = 128 << 20
@@ -105,6 +105,7 @@ class Fuzzer:
         self._lock = threading.Lock()
         self._heard: dict[str, int] = {}
         self._enough = threading.Event()
+        self._tell: Callable[[str], None] = str
 
     def run(self, seconds: float, numbers: range | None = None, tell: Callable[[str], None] = str) -> Report:
         """Fuzzes for so long, or until these scripts are through; `tell` gets a line now and then."""
@@ -113,6 +114,8 @@ class Fuzzer:
             self._numbers = iter(numbers)
         with tempfile.TemporaryDirectory() as folder, self._spied_upon(Path(folder)):
             with SandboxExecutor(max_children=self._slots + 4) as executor:
+                own = executor._profile  # "none" has a shorter grace, and a launch may only tighten it
+                executor._profile = replace(own, limits=replace(own.limits, grace_seconds=GRACE_SECONDS))
                 self._fuzz(executor, seconds)
             if (Path(folder) / CANARY).exists():
                 self._fail("the canary: something that a child sent was evaluated")
@@ -243,6 +246,7 @@ class Fuzzer:
 
     def _fail(self, what: str) -> None:
         self.report.failures.append(what)
+        self._tell(f"FAILURE: {what}")
         if len(self.report.failures) >= FAILURES:
             self._enough.set()
 

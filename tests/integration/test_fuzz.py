@@ -72,7 +72,7 @@ def test_a_result_made_to_hurt_costs_little_and_the_siblings_nothing(name, crowd
     print(cost)
     assert cost.ending == REFUSED.get(name, "SUCCEEDED")
     assert cost.growth < (GROWTH if name in REFUSED else 6 * GROWTH)  # what is restored is the caller's
-    assert cost.seconds < 5.0  # a quiet machine takes a tenth of that
+    assert cost.seconds < 30.0  # a hang; a quiet machine takes a second or two
     assert max(cost.pongs, default=0.0) < 2.0
     assert not failures
 

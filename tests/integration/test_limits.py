@@ -118,7 +118,7 @@ def test_rlimit_cpu_alone_lets_a_chain_run_on():
         "import resource, sys; from children import greedy\n"
         "resource.setrlimit(resource.RLIMIT_CPU, (1, 1))\n"
         "import os, time\n"
-        "for link in range(6):\n"
+        "for link in range(4):\n"
         "    greedy.spin_for(0.4)\n"
         "    if pid := os.fork():\n"
         "        sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))\n"

@@ -1,6 +1,5 @@
 """What a child started ends with it, wherever it went."""
 
-import contextlib
 import os
 import signal
 import subprocess
@@ -12,12 +11,6 @@ from children import stubborn, watch
 from children.watch import CANCELLED, SUCCEEDED, Case, alive_with, how, regression, wait_until
 
 
-def end(pids):
-    for pid in pids:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-
-
 @regression("anthropics/claude-code#93794")
 def test_background_jobs_end_with_their_shell(case):
     script = "for i in 1 2 3; do yes >/dev/null & done; exit 0"
@@ -25,9 +18,7 @@ def test_background_jobs_end_with_their_shell(case):
 
     # The same shell, just run: its jobs burn on.
     subprocess.run(["sh", "-c", script], check=True, env={**os.environ, "MARK": case.mark})
-    burning = alive_with(case.mark)
-    end(burning)
-    assert len(burning) == 3
+    assert len(watch.end_with(case.mark)) == 3
     assert wait_until(lambda: not alive_with(case.mark))
 
 
@@ -61,9 +52,7 @@ def test_a_session_of_its_own_does_not_save_a_grandchild(case, way):
         assert wait_until(lambda: "sleep 600" in alive_with(case.mark).values())
         os.killpg(naive.pid, signal.SIGKILL)
         naive.wait()
-        left = alive_with(case.mark)
-        end(left)
-        assert list(left.values()) == ["sleep 600"]
+        assert list(watch.end_with(case.mark).values()) == ["sleep 600"]
         assert wait_until(lambda: not alive_with(case.mark))
         return
     child = case.launch(start_and_sleep, (way,))
