@@ -7,6 +7,7 @@ without such limits. What binds is recorded, and what does not is the child's `d
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
@@ -23,16 +24,20 @@ OWN_TASKS: Final = 2  # init and the worker
 class Bounds:
     """The limits of one child that its cgroup keeps. All methods but `join`'s work belong to the loop."""
 
-    __slots__ = ("_group", "_identity", "_limits", "_ward")
+    __slots__ = ("_closed", "_group", "_identity", "_limits", "_lock", "_ward")
 
     def __init__(self, ward: Ward, identity: str, limits: Limits) -> None:
         self._ward, self._identity, self._limits = ward, identity, limits
         self._group: Group | None = None
+        self._closed = False
+        self._lock = threading.Lock()  # a child can be gone before its group is made
 
     @staticmethod
     def needed(limits: Limits) -> bool:
         """Whether these limits ask for a cgroup at all."""
-        return limits.memory_bytes is not None or _tasks(limits) is not None
+        # cpu_seconds: a fork chain that ignores SIGCHLD leaves its time to nobody but a cgroup.
+        wanted = limits.memory_bytes is not None or limits.cpu_seconds is not None
+        return wanted or _tasks(limits) is not None
 
     def join(self, pids: tuple[int, ...], then: Callable[[str], None]) -> None:
         """Makes the group, moves these processes in, and calls `then` on the loop with what went wrong."""
@@ -42,10 +47,15 @@ class Bounds:
             try:
                 if discover().gives:
                     limits = self._limits
-                    self._group = discover().create(
+                    group = discover().create(
                         self._identity, memory_bytes=limits.memory_bytes, tasks=_tasks(limits)
                     )
-                    self._group.join(*pids)
+                    with self._lock:
+                        self._group = None if self._closed else group
+                    if self._group is None:
+                        _remove(group)
+                    else:
+                        group.join(*pids)
             except OSError as error:
                 wrong = f"its cgroup cannot be made: {error}"
             self._ward.broker.post(lambda: then(wrong))
@@ -74,7 +84,9 @@ class Bounds:
 
     def close(self) -> None:
         """Removes the group, off the loop. Its processes are gone."""
-        group, self._group = self._group, None
+        with self._lock:
+            self._closed = True
+            group, self._group = self._group, None
         if group is not None:
             self._ward.pool.submit(lambda: _remove(group))
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from sandbox_exec.engine.events import EventLog
 from sandbox_exec.engine.outcome import Event, Outcome, Usage
 from sandbox_exec.engine.states import CancelAsked, KillAsked, SubagentState
+from sandbox_exec.errors import ExecutorClosed
 from sandbox_worker import protocol
 
 if TYPE_CHECKING:
@@ -99,6 +100,9 @@ class Child:
         with self._ward.lock:
             if self._outcome is not None:
                 return True
+            if self._ward.abandoned:
+                msg = f"{self.id} belongs to the process that this one was forked from"
+                raise ExecutorClosed(msg)
             waiter = threading.Event()
             if self._waiters is None:
                 self._waiters = []

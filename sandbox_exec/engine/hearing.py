@@ -66,6 +66,7 @@ class Hearing:
         "_keeper",
         "_limits",
         "_permitted",
+        "_said_ready",
         "_steers_sent",
         "_text",
         "_ward",
@@ -88,6 +89,7 @@ class Hearing:
     ) -> None:
         self._ward, self._child, self._limits, self._keeper = ward, child, limits, keeper
         self._permitted = _CLASSES[keeper.life.permitted]
+        self._said_ready = False
         self._channel: Channel | None = None
         self._text: bytearray | None = None  # chunks so far
         self._asks = self._steers_sent = 0
@@ -105,6 +107,7 @@ class Hearing:
     def attach(self, sock: socket.socket, *, attest: bool) -> None:
         """Takes the host's end of a new channel, in place of any before."""
         self.close()
+        self._said_ready = False
         self._channel = Channel(
             self._ward.broker, sock, self._on_frame, self._on_closed, self.poison, attest=attest
         )
@@ -142,7 +145,7 @@ class Hearing:
         try:
             self._channel.send(frame)
         except OSError as error:  # no memory, or no descriptor, for a large one
-            self.poison(f"a message could not be sent: {error}")
+            self._unsent(f"a message could not be sent: {error}")
 
     def send_data(self, data: bytes) -> None:
         """Sends data as a descriptor of its own."""
@@ -151,7 +154,11 @@ class Hearing:
         try:
             self._channel.send_data(data)
         except OSError as error:
-            self.poison(f"stdin could not be sent: {error}")
+            self._unsent(f"stdin could not be sent: {error}")
+
+    def _unsent(self, why: str) -> None:
+        self.close()
+        self._keeper.feed(states.LimitHit(Cause.UNSENT, why))
 
     def flush_steers(self) -> None:
         """Sends the steers that were accepted since the last time; before Run they wait."""
@@ -188,6 +195,10 @@ class Hearing:
 
     def _ready(self, message: messages.Ready, text: bytes) -> None:
         _nothing_more(text)
+        if self._said_ready:  # it is looked at, or being ended
+            msg = "it said Ready already"
+            raise _Unacceptable(msg)
+        self._said_ready = True
         if message.version != protocol.VERSION:
             why = f"the worker speaks version {message.version}, this host {protocol.VERSION}"
             self._keeper.feed(states.BootFailed(Cause.BOOT_FAILED, why))
@@ -314,7 +325,8 @@ class Hearing:
 
     def _decoding_done(self, tell: Callable[[], None]) -> None:
         self.busy = False
-        tell()
+        if self._keeper.life.ending is None:  # else it could not be reaped, and that was told
+            tell()
         self._keeper.settle()
 
 

@@ -96,8 +96,19 @@ class Process:
                 signal.pidfd_send_signal(self._worker_fd, number)
 
     def kill(self) -> None:
+        """SIGKILL for the worker, whose init then ends the rest and keeps the account of its time.
+
+        An init that is killed too takes the worker's times along: the kernel reaps what it leaves. Call
+        `kill_tree` a moment later, for an init that cannot do its part.
+        """
+        if self._worker_fd >= 0:
+            self.signal(signal.SIGKILL)
+        else:
+            self.kill_tree()
+
+    def kill_tree(self) -> None:
         """SIGKILL for the whole tree."""
-        self.signal(signal.SIGKILL)  # both, so that neither waits for the other to be scheduled
+        self.signal(signal.SIGKILL)
         if self._status is None:
             return
         with contextlib.suppress(ProcessLookupError):

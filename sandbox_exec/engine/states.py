@@ -63,6 +63,7 @@ class Cause(StrEnum):
     BOOT_FAILED = "boot failed"
     NOT_CONFINED = "not confined"
     SPAWN_FAILED = "spawn failed"
+    UNSENT = "message not sent"  # the host had no memory or descriptors for it
 
 
 class Timer(Enum):
@@ -178,9 +179,10 @@ class ChannelClosed:
 
 @dataclass(frozen=True, slots=True)
 class LimitHit:
-    """A limit that ends the tree at once."""
+    """A limit, or a want of the host's own, that ends the tree at once."""
 
     cause: Cause
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -106,8 +106,8 @@ def _step(life: Life, event: Event) -> Step:  # noqa: PLR0911 one line per event
             return _violation(life, why)
         case ChannelClosed():
             return _channel_closed(life)
-        case LimitHit(cause):
-            return _kill(life, cause, "") if life.phase in _WORKING else (life, ())
+        case LimitHit(cause, why):
+            return _kill(life, cause, why) if life.phase in _WORKING else (life, ())
         case CancelAsked():
             return _cancel(life)
         case KillAsked():
@@ -299,6 +299,8 @@ def conclude(life: Life, code: int | None, signal: int | None) -> Ending:
         return Ending(SubagentState.INTERRUPTED, "PROTOCOL_VIOLATION", "protocol", life.detail)
     if life.cancel_asked:
         return Ending(SubagentState.CANCELLED, "CANCELLED", where)
+    if life.cause is Cause.UNSENT:
+        return Ending(SubagentState.INTERRUPTED, "HOST_LOST", "host", life.detail)
     if life.cause in _BY_CAUSE:
         classification, cause = _BY_CAUSE[life.cause]
         return Ending(SubagentState.FAILED, classification, cause if cause != "none" else where, life.detail)

@@ -37,6 +37,7 @@ class Ward:
     Attributes:
         lock: guards what loop and callers share: it is never held while anything waits.
         pids: of the processes that the host is the parent of.
+        abandoned: this is the ward of a forked copy of the host.
     """
 
     def __init__(self, max_children: int, python: str | None = None) -> None:
@@ -56,7 +57,7 @@ class Ward:
         self._queue: deque[tuple[Child, Warden]] = deque()
         self._running: set[str] = set()
         self._closed: str | None = None
-        self._abandoned = False
+        self.abandoned = False
         self._started = 0
         self._ended: dict[str, int] = {}
         _wards.add(self)
@@ -141,7 +142,7 @@ class Ward:
 
     def close(self) -> None:
         """Ends the engine: children first, then what they were made by. Not from the loop."""
-        if self._abandoned:
+        if self.abandoned:
             return
         self.shut("the executor was shut down: make a new one")
         self.end_children()
@@ -174,7 +175,7 @@ class Ward:
 
     def abandon(self) -> None:
         """In a forked copy of the host: closes the descriptors, and refuses from now on."""
-        self._abandoned = True
+        self.abandoned = True
         self.lock = threading.Lock()  # the copy may have been made while another thread held it
         self._closed = "this executor was made before fork: make a new one in this process"
         self.launchers.abandon()

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from sandbox_exec.engine.ward import Ward
 
 SECONDS: Final = {Timer.BOOT: 10.0, Timer.LEAVE: 0.5, Timer.UNREAPED: 30.0}  # GRACE is the limits' own
+INIT_SECONDS: Final = 0.05  # init ends the tree once its worker is dead; then it is killed itself
 CPU_SAMPLE_SECONDS: Final = 0.05
 MEMORY_SAMPLE_SECONDS: Final = 0.1
 
@@ -247,6 +248,7 @@ class Warden:
                 self._note("ending", {"signal": "SIGKILL", "cause": cause.value})
                 if self._process is not None:
                     self._process.kill()
+                    self._again(INIT_SECONDS, self._process.kill_tree)
             case states.Arm(timer):
                 self._arm(timer)
             case states.CloseSteering():
@@ -380,7 +382,7 @@ class Warden:
     def collapse(self, why: str) -> None:
         """The engine failed: ends the tree and says so, by the shortest way."""
         if self._process is not None:
-            self._process.kill()
+            self._process.kill_tree()
         if self._child.alive:
             error = ErrorInfo("HOST_LOST", message=why)
             state, cause = states.SubagentState.INTERRUPTED, ExitInfo(cause="host")

@@ -272,7 +272,7 @@ def flooded(quick, _folder):
 
 
 def trips(quick, _folder):
-    """Round trips over 200 children on one loop, decoded strictly, beside multiprocessing Pipes on one epoll."""
+    """Round trips over 200 children on one loop, strictly decoded, beside multiprocessing Pipes on epoll."""
     count, seconds = (50, 0.5) if quick else (200, 2.0)
     ours = [_our_trips(count, seconds) for _ in range(1 if quick else 3)]
     theirs = [_mp_trips(count, seconds) for _ in range(1 if quick else 3)]

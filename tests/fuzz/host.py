@@ -38,6 +38,7 @@ LADDER_SECONDS = 0.1
 GROWTH_BYTES = 16 << 20
 SHORT_GROWTH_BYTES = 128 << 20
 GROWTH_BLOCKS = 30_000
+MEMORY_BYTES, PROCESSES = 1 << 30, 100
 FAILURES = 10
 WARM_UP_SECONDS = 120.0
 TELL_SECONDS = 10.0
@@ -117,9 +118,15 @@ class Fuzzer:
                 own = executor._profile  # "none" has a shorter grace, and a launch may only tighten it
                 executor._profile = replace(own, limits=replace(own.limits, grace_seconds=GRACE_SECONDS))
                 self._fuzz(executor, seconds)
+            groups = Path("/sys/fs/cgroup").rglob(f"sandbox-exec-*-{os.getpid()}-*")
+            self._fail_if("cgroups are left: ", [str(group) for group in groups])
             if (Path(folder) / CANARY).exists():
                 self._fail("the canary: something that a child sent was evaluated")
         return self.report
+
+    def _fail_if(self, what: str, things: list[str]) -> None:
+        if things:
+            self._fail(what + ", ".join(things[:10]))
 
     # The run.
 
@@ -142,8 +149,7 @@ class Fuzzer:
             self._fail(f"the host holds {report.blocks:,} objects more than before")
         if report.descriptors > 0:
             self._fail(f"{report.descriptors} descriptors more than before")
-        if executor.children():
-            self._fail(f"children are left: {executor.children()}")
+        self._fail_if("children are left: ", [repr(child) for child in executor.children()])
 
     def _attack(self, executor: SandboxExecutor, siblings: "Siblings", seconds: float) -> None:
         started = told = time.monotonic()
@@ -189,7 +195,12 @@ class Fuzzer:
         child = executor.launch(
             Command(["/bin/false"]) if script.command else hostile.run,
             () if script.command else (self._seed, script.number, script.state, self._kind),
-            limits=Limits(result_items=items, grace_seconds=grace),
+            limits=Limits(
+                result_items=items,
+                grace_seconds=grace,
+                memory_bytes=MEMORY_BYTES if script.bounded else None,
+                processes=PROCESSES if script.bounded else None,
+            ),
         )
         if script.tools:  # no toolsets yet: nothing public grants one
             child._warden._hearing._grants = _tools(released)
@@ -295,7 +306,7 @@ class Fuzzer:
         if thread is None or not thread.name.startswith(_READERS):
             return
         if event == "open" and str(args[0]).startswith(
-            ("/proc/", sys.prefix, sys.base_prefix, "/usr/share/zoneinfo")
+            ("/proc/", "/sys/fs/cgroup", sys.prefix, sys.base_prefix, "/usr/share/zoneinfo")
         ):
             return
         self._fail(f"{thread.name} did {event} {args!r:.200}")

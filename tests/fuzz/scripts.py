@@ -43,6 +43,7 @@ class Script:
     command: bool = False  # the host believes that it launched a program
     steers: int = 0  # how many the host sends before Run
     tools: bool = False  # the host grants tools
+    bounded: bool = False  # the host has limits to prepare between Ready and Run
     early_cancel: bool = False  # the host cancels at once
     ladder: bool = False  # the child goes on until it is killed
     lingers: bool = False  # once its channel is closed on it, it waits to be killed
@@ -274,6 +275,14 @@ def given_up_and_ready(rng, made):
     _foul(rng, made)
 
 
+@_kind(BOOTING)
+def ready_again(rng, made):
+    """Ready while the host looks at it, or prepares its limits."""
+    made.bounded = rng.random() < 0.7
+    made.steps += [("send", _ready())] * rng.choice([2, 3, 200])
+    made.steps.append(("linger",))
+
+
 @_kind(BOOTING, lots=1)
 def strangers_ready(rng, made):
     """Another process than the worker says Ready."""
@@ -284,6 +293,7 @@ def strangers_ready(rng, made):
 def ready_and_on(rng, made):
     """Ready, and on: after Run, or straight on without waiting for it."""
     made.steps += rng.choice([[("send", _ready())], [("send", _ready()), ("run",)]])
+    made.bounded = ("run",) in made.steps and rng.random() < 0.3
     units = wire.talk(rng)
     made.steps += [("many", _some(rng, units, _length(rng)))]
     made.steps += [("send", rng.choice([rng.choice(wire.GARBAGE), _ready(), wire.result(b"0\n"), b""]))]

@@ -31,7 +31,8 @@ def test_nothing_but_built_in_and_frozen_modules_is_loaded_at_ready():
     bundle = os.memfd_create("bundle")
     os.write(bundle, marshal.dumps(modules))
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    code = "import os,sys;c,b=int(sys.argv[1]),int(sys.argv[2]);c=os.dup(c);b=os.dup(b);os.dup2(c,3);os.dup2(b,4);"
+    code = "import os,sys\nc,b=(os.dup(int(fd)) for fd in sys.argv[1:3])\nos.dup2(c,3);os.dup2(b,4)\n"
+    code += "os.set_inheritable(3,True);os.set_inheritable(4,True)\n"
     code += "os.execve(sys.executable,[sys.executable,*sys.argv[3:]],{})"
     fds = [theirs.fileno(), bundle]
     argv = [sys.executable, "-I", "-S", "-c", code, *map(str, fds), *launcher.ARGUMENTS]
@@ -59,10 +60,9 @@ def test_nothing_but_built_in_and_frozen_modules_is_loaded_at_ready():
     } == set()
 
 
-@pytest.fixture(scope="module")
-def executor():
-    with sx.SandboxExecutor("none") as executor:
-        executor.launch(len, ("",)).outcome(30)
+@pytest.fixture
+def executor(profile):
+    with sx.SandboxExecutor(profile) as executor:
         yield executor
 
 

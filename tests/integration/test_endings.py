@@ -168,12 +168,12 @@ def test_a_result_that_cannot_travel_is_refused_with_the_path(case, tmp_path):
     trace = tmp_path / "unpickled"
     outcome = case.run(faults.give_trap, (str(trace),))
     assert how(outcome) == failed("RESULT_NOT_SERIALIZABLE")
-    assert "RESULT_NOT_SERIALIZABLE at [3]['x']" in outcome.error.message
+    assert "RESULT_NOT_SERIALIZABLE at [3].x" in outcome.error.message
     assert not trace.exists()
 
     outcome = case.run(faults.give_cycle)
     assert how(outcome) == failed("RESULT_NOT_SERIALIZABLE")
-    assert "[1]['again']" in outcome.error.message
+    assert "[1].again" in outcome.error.message
 
     outcome = case.run(faults.give, (collections.OrderedDict(x=1),))
     assert how(outcome) == failed("RESULT_NOT_SERIALIZABLE")

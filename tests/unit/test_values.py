@@ -246,8 +246,8 @@ def nested(depth: int) -> object:
 REFUSED = [
     (object(), "the top", "objects of type builtins.object cannot travel"),
     ([0, 1, 2, Slotted(1, a=print)], "[3].a", "builtin_function_or_method"),
-    ([cycle], "[0][1]['again']", "cycle"),
-    ({"k": Pair(1, 2)}, "['k']", "a subclass of tuple"),
+    ([cycle], "[0][1].again", "cycle"),
+    ({"k": Pair(1, 2)}, ".k", "a subclass of tuple"),
     ((OrderedDict(),), "[0]", "a subclass of dict"),
     ({7: Text("x")}, "[7]", "a subclass of str"),
     ({Text("x"): 7}, "{key}", "a subclass of str"),

@@ -71,7 +71,7 @@ def _call(assignment: "Assignment", own: conversation.Context) -> tuple[str, byt
         except SystemExit as error:
             own._armed = False  # noqa: SLF001
             code = _kept(SystemExit, "code", error)
-            if code is None or (type(code) is int and code == 0):
+            if code is None or (type(code) in (int, bool) and code == 0):
                 return _result(None, own)
             return _failure("exit", error, _text(code))
         except conversation.Cancelled as error:

@@ -243,7 +243,7 @@ def _step(place: object) -> str:
         return place
     key = place[0] if type(place) is tuple else place
     if type(key) is str:
-        return f"[{key[:40]!a}]"
+        return f".{key}" if key.isidentifier() and key.isascii() and len(key) <= 40 else f"[{key[:40]!a}]"
     return f"[{key}]" if type(key) is int and key.bit_length() < 100 else "[...]"
 
 
