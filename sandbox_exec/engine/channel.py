@@ -37,11 +37,13 @@ class Channel:
         on_frame: gets each frame; may close the channel.
         on_closed: the child's end is closed and everything it had sent was delivered.
         on_violation: gets the fault of a frame that breaks the framing itself.
+        on_unable: gets what the host lacks to send what was queued.
         attest: have the kernel say which process sent the first frame; it is in `peer` then.
     """
 
     __slots__ = (
-        "_blocked", "_broker", "_closed", "_ended", "_fd", "_on_closed", "_on_frame", "_on_violation",
+        "_blocked", "_broker", "_closed", "_ended", "_fd", "_on_closed", "_on_frame", "_on_unable",
+        "_on_violation",
         "_outgoing", "_receive", "_row", "_sock", "peer",
     )  # fmt: skip
 
@@ -52,11 +54,13 @@ class Channel:
         on_frame: Callable[[bytes], None],
         on_closed: Callable[[], None],
         on_violation: Callable[[str], None],
+        on_unable: Callable[[str], None],
         *,
         attest: bool = False,
     ) -> None:
         self._broker, self._sock, self._fd = broker, sock, sock.fileno()
-        self._on_frame, self._on_closed, self._on_violation = on_frame, on_closed, on_violation
+        self._on_frame, self._on_closed = on_frame, on_closed
+        self._on_violation, self._on_unable = on_violation, on_unable
         self._outgoing: deque[tuple[bytes, int]] | None = None  # frames that the socket had no room for
         self._blocked = False
         self._closed = self._ended = False
@@ -182,9 +186,12 @@ class Channel:
             except BlockingIOError:
                 self._want_writable(wanted=True)
                 return
-            except OSError:  # the child is gone: its end is told elsewhere
+            except (BrokenPipeError, ConnectionResetError):  # the child is gone: its end is told elsewhere
                 self._drop_outgoing()
                 break
+            except OSError as error:  # too many descriptors on their way (ETOOMANYREFS), no memory
+                self._on_unable(f"a message could not be sent: {error}")
+                return
             waiting.popleft()
             _close(fd)
         self._outgoing = None

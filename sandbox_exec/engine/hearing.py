@@ -24,11 +24,12 @@ if TYPE_CHECKING:
     from sandbox_exec.engine.outcome import ErrorInfo
     from sandbox_exec.engine.ward import Ward
 
-INLINE_DECODE: Final = 65_536  # larger texts are decoded off the loop
+INLINE_DECODE: Final = 16_384  # larger texts are decoded off the loop
 MAX_DENIALS: Final = 64
 # Frames that the kernel has no room for: all that an honest child can let come together, steers and answers.
 MAX_WAITING: Final = 2 * (protocol.MAX_STEERS_PENDING + protocol.MAX_ASKS_IN_FLIGHT)
 EVENT_OVERHEAD: Final = 200  # of an event in the log, beside its text
+ITEM_BYTES: Final = 220  # what one value of its data takes at most, beside its text: an empty set
 
 
 class Keeper(Protocol):
@@ -109,7 +110,7 @@ class Hearing:
         self.close()
         self._said_ready = False
         self._channel = Channel(
-            self._ward.broker, sock, self._on_frame, self._on_closed, self.poison, attest=attest
+            self._ward.broker, sock, self._on_frame, self._on_closed, self.poison, self._unable, attest=attest
         )
 
     def open(self) -> None:
@@ -145,7 +146,7 @@ class Hearing:
         try:
             self._channel.send(frame)
         except OSError as error:  # no memory, or no descriptor, for a large one
-            self._unsent(f"a message could not be sent: {error}")
+            self._unable(f"a message could not be sent: {error}")
 
     def send_data(self, data: bytes) -> None:
         """Sends data as a descriptor of its own."""
@@ -154,11 +155,11 @@ class Hearing:
         try:
             self._channel.send_data(data)
         except OSError as error:
-            self._unsent(f"stdin could not be sent: {error}")
+            self._unable(f"stdin could not be sent: {error}")
 
-    def _unsent(self, why: str) -> None:
+    def _unable(self, why: str) -> None:
         self.close()
-        self._keeper.feed(states.LimitHit(Cause.UNSENT, why))
+        self._keeper.feed(states.LimitHit(Cause.HOST, why))
 
     def flush_steers(self) -> None:
         """Sends the steers that were accepted since the last time; before Run they wait."""
@@ -211,7 +212,7 @@ class Hearing:
 
     def _event(self, message: messages.Event, text: bytes) -> None:
         data = self._named(text)
-        size = len(text) + EVENT_OVERHEAD
+        size = len(text) + ITEM_BYTES * text.count(b"\n") + EVENT_OVERHEAD
         self._child._log.add(("child", message.kind, time.time(), data, size))  # noqa: SLF001, TID251 for people
 
     def _ask(self, message: messages.Ask, text: bytes) -> None:
@@ -290,7 +291,7 @@ class Hearing:
         return whole
 
     def _named(self, text: bytes) -> dict[str, object]:
-        data = self._decoded(text)
+        data = self._decoded(text, protocol.MAX_EVENT_ITEMS)
         if type(data) is dict:
             for key in data:
                 if type(key) is not str:
@@ -300,9 +301,12 @@ class Hearing:
         msg = "data that is no dict of names"
         raise _Unacceptable(msg)
 
-    def _decoded(self, text: bytes) -> object:
+    def _decoded(self, text: bytes, most: int | None = None) -> object:
+        limits = self._limits
         try:
-            return _decode(text, self._limits)
+            return values.decode(
+                text, max_bytes=limits.result_bytes or 0, max_items=most or limits.result_items or 0
+            )
         except values.ValueRefused as error:
             raise _Unacceptable(str(error)) from error
 
@@ -310,14 +314,16 @@ class Hearing:
         """Decodes on a pool thread. Nothing more is read of this child: what it said last decides."""
         self.busy = True
         self.close()
-        post, limits = self._ward.broker.post, self._limits
+        post = self._ward.broker.post
 
         def decode() -> None:
             try:
-                value = _decode(text, limits)
-            except values.ValueRefused as error:
+                value = self._decoded(text)
+            except _Unacceptable as error:
                 why = str(error)
                 post(lambda: self._decoding_done(lambda: self.poison(why)))
+            except MemoryError:
+                post(lambda: self._decoding_done(lambda: self._unable("no memory to decode its result")))
             else:
                 post(lambda: self._decoding_done(lambda: then(value)))
 
@@ -338,10 +344,6 @@ def _nothing_more(text: bytes) -> None:
     if text:
         msg = "a text behind a message that has none"
         raise _Unacceptable(msg)
-
-
-def _decode(text: bytes, limits: Limits) -> object:
-    return values.decode(text, max_bytes=limits.result_bytes or 0, max_items=limits.result_items or 0)
 
 
 _HANDLERS: Final[dict[type, tuple[Message, Callable[..., None]]]] = {

@@ -64,6 +64,7 @@ class Process:
         """Takes note of the worker's pid, as the kernel attested it; False if it is not init's child.
 
         Raises:
+            ProcessLookupError: it is gone already; its death is told elsewhere.
             OSError: no descriptor is left to hold it by.
         """
         if self._status is None:
@@ -72,14 +73,12 @@ class Process:
             return False
         if self._worker_fd >= 0:  # one that is being killed may say Ready again and again
             return worker == self.worker
-        try:
-            fd = os.pidfd_open(worker)
-        except ProcessLookupError:  # it is gone
-            return False
+        fd = os.pidfd_open(worker)
         try:  # read after pidfd_open: this very process is meant
             parent = int(_stat(worker)[1])
-        except (FileNotFoundError, ProcessLookupError):
-            parent = -1
+        except FileNotFoundError as error:
+            os.close(fd)
+            raise ProcessLookupError from error
         except OSError:
             os.close(fd)
             raise

@@ -63,7 +63,7 @@ class Cause(StrEnum):
     BOOT_FAILED = "boot failed"
     NOT_CONFINED = "not confined"
     SPAWN_FAILED = "spawn failed"
-    UNSENT = "message not sent"  # the host had no memory or descriptors for it
+    HOST = "host"  # it had no memory or descriptors for what this child needs
 
 
 class Timer(Enum):

@@ -299,7 +299,7 @@ def conclude(life: Life, code: int | None, signal: int | None) -> Ending:
         return Ending(SubagentState.INTERRUPTED, "PROTOCOL_VIOLATION", "protocol", life.detail)
     if life.cancel_asked:
         return Ending(SubagentState.CANCELLED, "CANCELLED", where)
-    if life.cause is Cause.UNSENT:
+    if life.cause is Cause.HOST:
         return Ending(SubagentState.INTERRUPTED, "HOST_LOST", "host", life.detail)
     if life.cause in _BY_CAUSE:
         classification, cause = _BY_CAUSE[life.cause]

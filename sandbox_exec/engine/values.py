@@ -65,6 +65,7 @@ class _Tagged(msgspec.Struct, array_like=True, forbid_unknown_fields=True, froze
 _Token: TypeAlias = (
     bool | Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)] | float | str | _Tagged | None
 )
+_EARLY = 2 * protocol.MAX_CHOSEN_HASHES + 2  # items after which a set or dict is looked at for the first time
 _LIST, _TUPLE, _DICT, _SET = Tag.LIST, Tag.TUPLE, Tag.DICT, Tag.SET
 _read = msgspec.json.Decoder(_Token).decode
 
@@ -145,6 +146,8 @@ class _Builder:
                 else:
                     items.append(_restore(token) if type(token) is _Tagged else token)
                     missing -= 1
+                    if len(items) == _EARLY and tag not in (_LIST, _TUPLE):
+                        self._check_hashes(items[::2] if tag == _DICT else items)
                 while not missing and outer:
                     value = self._close(tag, items)
                     tag, items, missing = outer.pop()
@@ -266,10 +269,15 @@ def _path(payload: str) -> "Path":
     from pathlib import Path
 
     raw = _bytes(payload)
-    made = Path(os.fsdecode(raw))
-    if b"\0" in raw or os.fsencode(made) != raw:
+    text = os.fsdecode(raw)
+    # By its text, not by the path made of it: Python 3.12 interns the parts of a path that is looked
+    # into, and never frees them.
+    parts = (text[1:] if text.startswith("//") else text).split("/")
+    inner = parts[1:] if not parts[0] else parts
+    plain = bool(text) and "" not in inner and "." not in inner
+    if b"\0" in raw or not (plain or text in (".", "/")):
         raise ValueError
-    return made
+    return Path(text)
 
 
 def _date(payload: str) -> dt.date:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final, assert_never
 
 from sandbox_exec.engine import states
 from sandbox_exec.engine.bounds import Bounds
+from sandbox_exec.engine.clocks import Clocks
 from sandbox_exec.engine.failures import in_words
 from sandbox_exec.engine.hearing import EVENT_OVERHEAD, Hearing
 from sandbox_exec.engine.outcome import ErrorInfo, ExitInfo, Outcome, Usage
@@ -31,14 +32,12 @@ from sandbox_worker import protocol
 if TYPE_CHECKING:
     from sandbox_exec.confinement.plan import Plan
     from sandbox_exec.engine.asks import Tool
-    from sandbox_exec.engine.broker import Command, Deadline
+    from sandbox_exec.engine.broker import Deadline
     from sandbox_exec.engine.child import Child
     from sandbox_exec.engine.ward import Ward
 
 SECONDS: Final = {Timer.BOOT: 10.0, Timer.LEAVE: 0.5, Timer.UNREAPED: 30.0}  # GRACE is the limits' own
 INIT_SECONDS: Final = 0.05  # init ends the tree once its worker is dead; then it is killed itself
-CPU_SAMPLE_SECONDS: Final = 0.05
-MEMORY_SAMPLE_SECONDS: Final = 0.1
 
 
 class Warden:
@@ -50,7 +49,7 @@ class Warden:
     """
 
     __slots__ = (
-        "_bounds", "_captures", "_child", "_clocks", "_cpu_seen", "_deadline", "_drained", "_exit",
+        "_bounds", "_captures", "_child", "_clocks", "_deadline", "_drained", "_exit",
         "_hearing", "_plan", "_process", "_ran_at", "_run_frame", "_started_at", "_status", "_stdin",
         "_ward", "life",
     )  # fmt: skip
@@ -78,10 +77,10 @@ class Warden:
         self._status: int | None = None  # init's pipe, until its process takes it
         self._process: Process | None = None
         self._deadline: Deadline | None = None
-        self._clocks: list[Deadline] = []
+        self._clocks = Clocks(ward.broker, limits, self._bounds, self.feed)
         self._exit: Exit | None = None
         self._drained = False
-        self._started_at = self._ran_at = self._cpu_seen = 0.0
+        self._started_at = self._ran_at = 0.0
         self._note("queued")
 
     def feed(self, event: states.Event) -> None:
@@ -169,6 +168,8 @@ class Warden:
         assert self._process is not None
         try:
             known = self._process.identify(self._hearing.peer)
+        except ProcessLookupError:  # dead since: its end follows
+            return
         except OSError as error:
             self.feed(states.BootFailed(Cause.BOOT_FAILED, f"cannot hold the worker: {error}"))
             return
@@ -248,7 +249,7 @@ class Warden:
                 self._note("ending", {"signal": "SIGKILL", "cause": cause.value})
                 if self._process is not None:
                     self._process.kill()
-                    self._again(INIT_SECONDS, self._process.kill_tree)
+                    self._clocks.after(INIT_SECONDS, self._process.kill_tree)
             case states.Arm(timer):
                 self._arm(timer)
             case states.CloseSteering():
@@ -267,39 +268,9 @@ class Warden:
         self._run_frame = self._stdin = b""
         self._ran_at = time.monotonic()
         self._note("running")
-        limits = self._plan.limits
-        if limits.wall_seconds is not None:
-            self._again(limits.wall_seconds, partial(self.feed, states.LimitHit(Cause.WALL)))
-        if limits.cpu_seconds is not None:
-            self._sample_cpu(limits.cpu_seconds)
-        if limits.memory_bytes is not None:
-            self._sample_memory()
+        assert self._process is not None
+        self._clocks.start(self._process)
         self._hearing.flush_steers()
-
-    def _sample_cpu(self, most: float) -> None:
-        """Looks again when the limit could be reached at the earliest."""
-        if self._exit is not None or self._process is None:
-            return
-        counted = self._bounds.cpu_seconds() if self._bounds is not None else None
-        self._cpu_seen = self._process.cpu_seconds() if counted is None else counted
-        left = most - self._cpu_seen
-        if left <= 0:
-            self.feed(states.LimitHit(Cause.CPU))
-            return
-        self._again(max(CPU_SAMPLE_SECONDS, left / (os.cpu_count() or 1)), partial(self._sample_cpu, most))
-
-    def _sample_memory(self) -> None:
-        """Where the kernel killed only one process of a tree that was out of memory, all of it ends."""
-        if self._exit is not None or self._bounds is None:
-            return
-        if self._bounds.out_of_memory():
-            self.feed(states.LimitHit(Cause.MEMORY))
-            return
-        self._again(MEMORY_SAMPLE_SECONDS, self._sample_memory)
-
-    def _again(self, seconds: float, call: Command) -> None:
-        self._clocks = [clock for clock in self._clocks if clock.call is not None]
-        self._clocks.append(self._ward.broker.call_at(time.monotonic() + seconds, call))
 
     def _arm(self, timer: Timer) -> None:
         if self._deadline is not None:
@@ -315,9 +286,9 @@ class Warden:
         self._child._log.add(("executor", kind, time.time(), data or {}, EVENT_OVERHEAD))  # noqa: SLF001, TID251
 
     def _publish(self, ending: states.Ending) -> None:
-        for clock in (*self._clocks, self._deadline):
-            if clock is not None:
-                clock.cancel()
+        self._clocks.cancel()
+        if self._deadline is not None:
+            self._deadline.cancel()
         now = time.time()  # noqa: TID251 for people
         exit_, hearing = self._exit or Exit(), self._hearing
         stdout, stderr = [capture.finish() for capture in self._captures] or (Output(), Output())
@@ -337,7 +308,7 @@ class Warden:
                 usage=Usage(
                     time.monotonic() - self._ran_at if self._ran_at else 0.0,
                     # What init did not live to wait for is in nobody's rusage.
-                    max(exit_.cpu_seconds, self._cpu_seen),
+                    max(exit_.cpu_seconds, self._clocks.cpu_seconds),
                     exit_.peak_rss_bytes,
                 ),
                 missed_steer=self._child._missed(),  # noqa: SLF001

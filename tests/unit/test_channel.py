@@ -43,6 +43,7 @@ class Host:
             lambda frame: self.heard.put((number, "frame", frame)),
             lambda: self.heard.put((number, "closed", None)),
             violated,
+            lambda why: self.heard.put((number, "unable", why)),
             attest=attest,
         )
         self._channels.append(channel)

@@ -97,12 +97,12 @@ class Context:
 
         Args:
             kind: a short name, at most 200 characters.
-            data: values of the kinds that can travel up; together at most about 64 KB.
+            data: values of the kinds that can travel up; at most 1,000, of about 64 KB together.
         """
         self._require_own_process()
         from sandbox_worker import values
 
-        text = values.encode(data, protocol.CHUNK_BYTES, protocol.DEFAULT_RESULT_ITEMS)
+        text = values.encode(data, protocol.CHUNK_BYTES, protocol.MAX_EVENT_ITEMS)
         channel.send('{"t":"event","kind":%s}' % values.quote(kind[: protocol.MAX_NAME]), text)
 
     def partial(self, value: object) -> None:
@@ -119,7 +119,7 @@ class Context:
 
         Args:
             tool: the tool's name; it must be granted to this child.
-            args: the tool's arguments, together at most 64 KB.
+            args: the tool's arguments; at most 1,000 values, of 64 KB together.
 
         Returns:
             What the tool returned.
@@ -133,7 +133,7 @@ class Context:
 
         if len(self._asks) >= protocol.MAX_ASKS_IN_FLIGHT:
             raise ToolFailed("busy")
-        text = values.encode(args, protocol.CHUNK_BYTES, protocol.DEFAULT_RESULT_ITEMS)
+        text = values.encode(args, protocol.CHUNK_BYTES, protocol.MAX_EVENT_ITEMS)
         self._asked += 1
         number, pending = self._asked, _Pending()
         self._asks[number] = pending

@@ -50,6 +50,7 @@ MAX_EQUAL_WORK = 1 << 24  # in one text, see `equal_hash_work`; about 0.2 s
 TOKEN_OVERHEAD = 3  # two quotes and the line's end: not counted against result_bytes
 DEFAULT_RESULT_BYTES = 4 << 20
 DEFAULT_RESULT_ITEMS = 1 << 18
+MAX_EVENT_ITEMS = 1_000  # of an event's or ask's data, which is decoded on the loop: 9,000 cost it 25 ms
 
 # Conversation bounds.
 MAX_STEER_CHARACTERS = 16_000

@@ -1,0 +1,61 @@
+"""Targets that ask their host."""
+
+import threading
+
+import sandbox_worker as sw
+
+
+def once(tool, args):
+    return sw.context().ask(tool, **args)
+
+
+def denied(tool):
+    try:
+        return sw.context().ask(tool)
+    except sw.Denied as error:
+        return f"denied: {error}"
+
+
+def failing(tool):
+    try:
+        return sw.context().ask(tool)
+    except sw.ToolFailed as error:
+        return f"failed: {error}"
+
+
+def from_threads(count):
+    """Asks from so many threads at once; what each got."""
+    got, start = [], threading.Barrier(count)
+
+    def ask(number):
+        start.wait()
+        try:
+            got.append(sw.context().ask("echo", number=number, pause=0.3)["number"])
+        except sw.ToolFailed as error:
+            got.append(str(error))
+
+    threads = [threading.Thread(target=ask, args=(number,)) for number in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return sorted(map(str, got))
+
+
+def in_turn(count):
+    return [sw.context().ask("echo", number=number)["number"] for number in range(count)]
+
+
+def long_one():
+    """One long ask, then what was said meanwhile."""
+    context = sw.context()
+    context.emit("asking")
+    context.ask("echo", pause=1.0)
+    return context.boundary()
+
+
+def too_many_values():
+    try:
+        sw.context().ask("echo", many=list(range(5_000)))
+    except Exception as error:
+        return type(error).__name__
