@@ -143,8 +143,7 @@ class SandboxExecutor:
             wait: False returns while the children still end; nothing more is launched in any case.
         """
         with self._lock:
-            self._closed = True
-            ward, self._ward = (self._ward, None) if wait else (self._ward, self._ward)
+            self._closed, ward = True, self._ward
         if ward is None:
             return
         if wait:

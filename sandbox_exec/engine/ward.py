@@ -57,7 +57,8 @@ class Ward:
         self._queue: deque[tuple[Child, Warden]] = deque()
         self._running: set[str] = set()
         self._closed: str | None = None
-        self.abandoned = False
+        self.abandoned = self._over = False
+        self._closing = threading.RLock()  # a signal handler may shut down in the midst of it
         self._started = 0
         self._ended: dict[str, int] = {}
         _wards.add(self)
@@ -141,9 +142,16 @@ class Ward:
             child.cancel("the executor is shut down")
 
     def close(self) -> None:
-        """Ends the engine: children first, then what they were made by. Not from the loop."""
-        if self.abandoned:
-            return
+        """Ends the engine: children first, then what they were made by. Not from the loop.
+
+        Idempotent: of several threads one does it, and all return when it is done.
+        """
+        with self._closing:
+            if not self.abandoned and not self._over:
+                self._close()
+                self._over = True
+
+    def _close(self) -> None:
         self.shut("the executor was shut down: make a new one")
         self.end_children()
         for child in self.children():
@@ -176,7 +184,8 @@ class Ward:
     def abandon(self) -> None:
         """In a forked copy of the host: closes the descriptors, and refuses from now on."""
         self.abandoned = True
-        self.lock = threading.Lock()  # the copy may have been made while another thread held it
+        # The copy may have been made while another thread held them.
+        self.lock, self._closing = threading.Lock(), threading.RLock()
         self._closed = "this executor was made before fork: make a new one in this process"
         self.launchers.abandon()
         for _, warden in self._wardens.values():
