@@ -131,12 +131,19 @@ class Channel:
         poll = select.poll()
         poll.register(self._fd, select.POLLIN)
         events = poll.poll(0)
-        if events and events[0][1] & select.POLLHUP:
+        if events and events[0][1] & select.POLLHUP and not self._more():
             self._ended = True
             self._broker.forget(self._fd)
             self._on_closed()
         else:
             self._on_violation("an empty frame")
+
+    def _more(self) -> bool:
+        """Whether something follows: then what looked like the end was an empty frame."""
+        try:
+            return bool(self._sock.recv(1, socket.MSG_PEEK))
+        except OSError:
+            return False
 
     def send(self, frame: bytes) -> None:
         """Sends, or queues, one message; a large one goes in a sealed memfd.

@@ -203,7 +203,7 @@ def _kill_asked(life: Life) -> Step:
 def _violation(life: Life, why: str) -> Step:
     if life.phase not in _ALIVE:
         return life, ()
-    lesser = life.cancel_asked or life.cause is Cause.FINISHED
+    lesser = life.cancel_asked or life.cause in {Cause.FINISHED, Cause.CHANNEL_CLOSED}
     if lesser and life.cause not in {None, Cause.VIOLATION}:  # killed already, but for a lesser reason
         return replace(life, cause=Cause.VIOLATION, detail=why), ()
     return _kill(life, Cause.VIOLATION, why)

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from sandbox_exec.engine.child import Child
     from sandbox_exec.engine.ward import Ward
 
-SECONDS: Final = {Timer.BOOT: 10.0, Timer.LEAVE: 0.5, Timer.UNREAPED: 30.0}  # GRACE is the limits' own
+SECONDS: Final = {Timer.BOOT: 10.0, Timer.LEAVE: 1.0, Timer.UNREAPED: 30.0}  # GRACE is the limits' own
 INIT_SECONDS: Final = 0.05  # init ends the tree once its worker is dead; then it is killed itself
 
 

@@ -113,8 +113,9 @@ class World(RuleBasedStateMachine):
 
     def decide(self, reason):
         if self.published is None and self.verdict is None:
-            outranked = self.reason is None or (self.reason is Cause.CANCEL and reason is Cause.VIOLATION)
-            self.reason = reason if outranked else self.reason
+            lesser = self.reason in {Cause.CANCEL, Cause.CHANNEL_CLOSED}
+            if self.reason is None or (lesser and reason is Cause.VIOLATION):
+                self.reason = reason
 
     def carry_out(self, effect):
         match effect:
@@ -388,9 +389,14 @@ def test_story():
 
 
 def test_cause_that_no_ending_shows():
-    lives = "admitted no_spawn", "boot closed leave", "work returned leave garbage"
+    lives = (
+        "admitted no_spawn",
+        "boot closed leave",
+        "work returned leave garbage",
+        "work closed leave garbage",
+    )
     causes = [live(words, s.Life()).cause for words in lives]
-    assert causes == [Cause.SPAWN_FAILED, Cause.CHANNEL_CLOSED, Cause.VIOLATION]
+    assert causes == [Cause.SPAWN_FAILED, Cause.CHANNEL_CLOSED, Cause.VIOLATION, Cause.VIOLATION]
 
 
 def test_imports_stay_light():
