@@ -59,6 +59,7 @@ def packed(
             msg = "a Command has its arguments in argv: args and kwargs are for callables"
             raise ConfigError(msg)
         parts["argv"] = _argv(target)
+        _check_total(target.argv, parts["env"])
     elif callable(target):
         parts["target"], places = payload.packed_target(target)
         parts["path"] = [*payload.site_directories(), *places]
@@ -81,7 +82,11 @@ def stdin_bytes(stdin: object) -> bytes:
     if stdin is None:
         return b""
     if isinstance(stdin, str):
-        return stdin.encode("utf-8", "surrogateescape")
+        try:
+            return stdin.encode("utf-8", "surrogateescape")
+        except UnicodeEncodeError as error:
+            msg = f"stdin must be text that UTF-8 can express: {error}. Give bytes instead."
+            raise ConfigError(msg) from error
     if isinstance(stdin, bytes):
         return stdin
     msg = f"stdin must be bytes, str or None, not {type(stdin).__name__}"
@@ -98,11 +103,24 @@ def _argv(command: Command) -> list[str]:
     return argv
 
 
+def _check_total(argv: Sequence[str], env: object) -> None:
+    pieces = [*argv, *(f"{name}={value}" for name, value in env.items())] if isinstance(env, dict) else argv
+    total = sum(len(os.fsencode(piece)) + 9 for piece in pieces)  # each with its end and its pointer
+    if total > (most := os.sysconf("SC_ARG_MAX") - 4_096):
+        msg = f"argv and environment take {total:,} bytes, Linux takes {most:,}. Use stdin."
+        raise ConfigError(msg)
+
+
 def _check_text(what: str, text: object) -> None:
     if type(text) is not str or "\0" in text:
         msg = f"{what} must be text without NUL characters, not {text!r:.200}"
         raise ConfigError(msg)
-    if len(os.fsencode(text)) > MAX_STRING:
+    try:
+        size = len(os.fsencode(text))
+    except UnicodeEncodeError as error:
+        msg = f"{what} must be text that a file name could have, not {text!r:.200}"
+        raise ConfigError(msg) from error
+    if size > MAX_STRING:
         msg = f"{what} has a string of {len(text):,} characters: Linux takes {MAX_STRING:,} bytes. Use stdin."
         raise ConfigError(msg)
 

@@ -25,6 +25,7 @@ from typing import Final
 
 Command = Callable[[], None]
 BATCH: Final = 256
+LONGEST_WAIT: Final = 3_600.0  # seconds; epoll takes at most 24 days
 
 
 class Deadline:
@@ -61,6 +62,11 @@ class Broker:
         self._on_error = on_error
         self._thread = threading.Thread(target=self._run, name="sandbox-exec broker", daemon=True)
         self._thread.start()
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the caller runs on the loop, where nothing may wait for the loop."""
+        return threading.current_thread() is self._thread
 
     # From any thread.
 
@@ -130,21 +136,25 @@ class Broker:
         if self._commands:
             timeout = 0
         elif self._timers:
-            timeout = max(0.0, self._timers[0][0] - time.monotonic())
+            timeout = min(LONGEST_WAIT, max(0.0, self._timers[0][0] - time.monotonic()))
         events = self._epoll.poll(timeout, BATCH)
         urgent, turns, commands = self._urgent, self._turns, self._commands
         for fd, _ in events:
             if fd in urgent:
                 urgent[fd]()
         for fd, _ in events:
-            while commands:
-                commands.popleft()()
+            if commands:
+                self._obey()
             if (turn := turns.get(fd)) is not None:
                 turn()
-        while commands:
-            commands.popleft()()
+        self._obey()
         if self._timers:
             self._fire()
+
+    def _obey(self) -> None:
+        """Runs the commands that are there; one that posts itself again waits for the next time."""
+        for _ in range(len(self._commands)):
+            self._commands.popleft()()
 
     def _woken(self) -> None:
         os.eventfd_read(self._wake)

@@ -9,6 +9,7 @@ import os
 import select
 import socket
 import struct
+import time
 from array import array
 from collections import deque
 from collections.abc import Callable
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 FRAMES_A_TURN: Final = 16
 BYTES_A_TURN: Final = 65_536
+SECONDS_A_TURN: Final = 0.0005  # some frames are dear to decode
 ASK_AFTER: Final = 4
 
 _CREDENTIALS: Final = struct.Struct("=iII")  # pid, uid, gid
@@ -91,6 +93,7 @@ class Channel:
     def _read(self, frames: int) -> int:
         """Delivers up to so many frames; returns how many there were."""
         on_frame, got = self._on_frame, 0
+        until = time.monotonic() + SECONDS_A_TURN
         for number in range(frames):
             try:
                 frame = self._receive(protocol.FRAME_BYTES + 1)
@@ -107,7 +110,7 @@ class Channel:
                 self._on_violation("a frame above the bound")
             else:
                 on_frame(frame)
-            if self._closed or got >= BYTES_A_TURN:
+            if self._closed or got >= BYTES_A_TURN or time.monotonic() > until:
                 return number + 1
         return frames
 

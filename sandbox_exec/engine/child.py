@@ -142,7 +142,8 @@ class Child:
         warden = self._warden
         if self._outcome is not None or warden is None:
             return False
-        self._ward.broker.post(lambda: warden.cancel(CancelAsked(), reason))
+        words = str(reason)[:500]
+        self._ward.broker.post(lambda: warden.cancel(CancelAsked(), words))
         return True
 
     def kill(self) -> bool:

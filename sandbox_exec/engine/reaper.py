@@ -74,6 +74,9 @@ class Process:
         if self._worker_fd >= 0:  # one that is being killed may say Ready again and again
             return worker == self.worker
         fd = os.pidfd_open(worker)
+        if not proc_is_ours():  # another namespace's: the kernel's attestation has to do
+            self.worker, self._worker_fd = worker, fd
+            return True
         try:  # read after pidfd_open: this very process is meant
             parent = int(_stat(worker)[1])
         except FileNotFoundError as error:
@@ -152,14 +155,20 @@ class Process:
         if self._status is None:
             return None
         report = b""
+        if self._worker_fd >= 0 and not self._contained:
+            self.signal(signal.SIGKILL)  # it may have killed its init to outlive it
         with contextlib.suppress(BlockingIOError):
             report = os.read(self._status, _REPORT_BYTES)
         if len(report) == _REPORT_BYTES:
-            return _read(*(int.from_bytes(report[i : i + 4], sys.byteorder, signed=True) for i in (0, 4)))
+            how, status = (int.from_bytes(report[i : i + 4], sys.byteorder, signed=True) for i in (0, 4))
+            if 0 <= status <= (255 if how == _CLD_EXITED else signal.NSIG):  # the pipe can be found by root
+                return _read(how, status)
         return None, int(signal.SIGKILL)  # init went first, and the kernel ended the worker with it
 
     def cpu_seconds(self) -> float:
         """User and system time of the tree until now, of the living and of those they waited for."""
+        if not proc_is_ours():
+            return 0.0
         total, todo = 0, [self.pid]
         while todo:
             pid = todo.pop()
@@ -224,11 +233,21 @@ def end_unheld(pid: int) -> None:
         os.waitid(os.P_PID, pid, os.WEXITED)
 
 
+def proc_is_ours() -> bool:
+    """Whether /proc shows our own pid namespace: else its numbers are other processes'."""
+    try:
+        return os.readlink("/proc/self") == str(os.getpid())
+    except OSError:
+        return False
+
+
 def end_strays(thread: int, known: set[int]) -> None:
     """Ends children that this thread of the host is the parent of and nobody knows.
 
     A launcher that died between a clone and its answer leaves one: it has seen nothing but Boot.
     """
+    if not proc_is_ours():
+        return
     try:
         with open(f"/proc/self/task/{thread}/children", "rb") as file:
             pids = {int(pid) for pid in file.read().split()}

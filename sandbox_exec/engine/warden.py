@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from sandbox_exec.engine.ward import Ward
 
 SECONDS: Final = {Timer.BOOT: 10.0, Timer.LEAVE: 1.0, Timer.UNREAPED: 30.0}  # GRACE is the limits' own
+# A socket holds a few hundred frames; more than this comes from somebody to whom the child gave its end.
+MOST_DRAINS: Final = 64
 INIT_SECONDS: Final = 0.05  # init ends the tree once its worker is dead; then it is killed itself
 
 
@@ -49,7 +51,7 @@ class Warden:
     """
 
     __slots__ = (
-        "_bounds", "_captures", "_child", "_clocks", "_deadline", "_drained", "_exit",
+        "_bounds", "_captures", "_child", "_clocks", "_deadline", "_drained", "_drains", "_exit",
         "_hearing", "_plan", "_process", "_ran_at", "_run_frame", "_started_at", "_status", "_stdin",
         "_ward", "life",
     )  # fmt: skip
@@ -79,7 +81,7 @@ class Warden:
         self._deadline: Deadline | None = None
         self._clocks = Clocks(ward.broker, limits, self._bounds, self.feed)
         self._exit: Exit | None = None
-        self._drained = False
+        self._drained, self._drains = False, 0
         self._started_at = self._ran_at = 0.0
         self._note("queued")
 
@@ -95,7 +97,7 @@ class Warden:
     def cancel(self, event: states.CancelAsked | states.KillAsked, reason: str) -> None:
         """The caller's wish."""
         if not self.life.cancel_asked and self._child.alive:
-            self._note("ending", {"reason": reason[:500]} if reason else {})
+            self._note("ending", {"reason": reason} if reason else {})
         self.feed(event)
 
     def flush_steers(self) -> None:
@@ -225,7 +227,8 @@ class Warden:
         self._read_last_words()
 
     def _read_last_words(self) -> None:
-        if not self._hearing.drain():
+        self._drains += 1
+        if self._drains < MOST_DRAINS and not self._hearing.drain():
             self._ward.broker.post(self._read_last_words)  # the others have their turn first
             return
         self._drained = True

@@ -42,7 +42,8 @@ def _prepare(assignment: "Assignment", own: conversation.Context) -> None:
     for name in ("id", "goal", "context", "toolsets", "workspace"):
         setattr(own, name, assignment[name])
     environment = {
-        key.encode(): value.encode("utf-8", "surrogateescape") for key, value in assignment["env"].items()
+        key.encode("utf-8", "surrogateescape"): value.encode("utf-8", "surrogateescape")
+        for key, value in assignment["env"].items()
     }
     for key in list(posix.environ):
         posix.unsetenv(key)
