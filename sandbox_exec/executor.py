@@ -121,6 +121,7 @@ class SandboxExecutor:
             if self._ward is None:
                 try:
                     self._ward = Ward(self._max_children, self._python)
+                    weakref.finalize(self, self._ward.retire).atexit = False
                 except (OSError, RuntimeError) as error:  # no descriptors; no threads at interpreter shutdown
                     msg = f"cannot start the executor's threads: {error}"
                     raise LaunchError(msg) from error
@@ -179,6 +180,14 @@ def _make_room(max_children: int) -> None:
 
 
 _executors: weakref.WeakSet[SandboxExecutor] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for executor in list(_executors):
+        executor._lock = threading.Lock()  # noqa: SLF001 a launch may have held it
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 @atexit.register

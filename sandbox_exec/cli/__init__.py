@@ -5,6 +5,7 @@ What costs time to import (the engine) is imported by the command that runs, so 
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Final, NoReturn
 
@@ -65,6 +66,8 @@ def _status() -> int:
         return BOUNDARY if isinstance(error, BoundaryUnavailable) else OUR_ERROR
     except OSError as error:  # of click's own printing
         say(f"cannot write: {error.strerror}")
+        # What click left in the buffer would fail once more at exit, and change the exit code.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return OUR_ERROR
     except Exception as error:  # noqa: BLE001 Python's own exit code, 1, would read as the command's
         import traceback

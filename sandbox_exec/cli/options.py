@@ -35,9 +35,9 @@ def _quantity(text: str, units: dict[str, float] | dict[str, int], what: str) ->
 _LIMITS: Final = (
     ("--wall", "wall_seconds", "Time from start to end; then the whole tree is ended at once: exit 124."),
     ("--cpu", "cpu_seconds", "CPU time of the whole tree; then it is ended at once."),
-    ("--memory", "memory_bytes", "Address space of each process: what exceeds it gets no memory."),
-    ("--processes", "processes", "Further processes that it may start: fork fails beyond (not for root)."),
-    ("--threads", "threads", "Threads that it may start: starting one fails beyond (not for root)."),
+    ("--memory", "memory_bytes", "Address space of each process, and (by cgroup) the whole tree's memory."),
+    ("--processes", "processes", "Further processes: with --threads, as many more tasks as both together."),
+    ("--threads", "threads", "Threads that it may start: starting one fails beyond."),
     ("--open-files", "open_files", "Descriptors of each process: opening fails beyond."),
     ("--file", "file_bytes", "Size of a file that it writes."),
     ("--output", "output_bytes", "What is kept of each stream, half head, half tail; it may print more."),

@@ -74,7 +74,8 @@ class _Call:
     def start(self, args: dict[str, object]) -> None:
         broker, asks = self._asks._broker, self._asks  # noqa: SLF001 one module, one reason
         self._deadline = broker.call_at(asks._clock() + self._tool.timeout_seconds, self._give_up)  # noqa: SLF001
-        asks._pool.submit(lambda: self._perform(args))  # noqa: SLF001
+        if not asks._pool.submit(lambda: self._perform(args)):  # noqa: SLF001
+            self._done(_refusal(self._number, protocol.FAILED, "the host has no thread for it"))
 
     def _perform(self, args: dict[str, object]) -> None:
         """On a pool thread."""

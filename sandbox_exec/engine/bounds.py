@@ -60,7 +60,8 @@ class Bounds:
                 wrong = f"its cgroup cannot be made: {error}"
             self._ward.broker.post(lambda: then(wrong))
 
-        self._ward.pool.submit(work)
+        if not self._ward.pool.submit(work):
+            then("no thread to make its cgroup on: see ulimit -u")
 
     def degraded(self, *, contained: bool) -> tuple[str, ...]:
         """The limits that do not bind this child's tree here."""

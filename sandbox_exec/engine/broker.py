@@ -139,6 +139,8 @@ class Broker:
             timeout = min(LONGEST_WAIT, max(0.0, self._timers[0][0] - time.monotonic()))
         events = self._epoll.poll(timeout, BATCH)
         urgent, turns, commands = self._urgent, self._turns, self._commands
+        if commands:  # before deaths: a kill is posted before its signal is sent, and must be known first
+            self._obey()
         for fd, _ in events:
             if fd in urgent:
                 urgent[fd]()

@@ -107,7 +107,10 @@ class Child:
             if self._waiters is None:
                 self._waiters = []
             self._waiters.append(waiter)
-        waiter.wait(timeout)
+        waiter.wait(None if timeout is None else min(max(timeout, 0.0), threading.TIMEOUT_MAX))
+        with self._ward.lock:
+            if waiter in (self._waiters or ()):
+                self._waiters.remove(waiter)
         return self._outcome is not None
 
     def steer(self, text: str) -> Receipt:
@@ -152,6 +155,7 @@ class Child:
         if self._outcome is not None or warden is None:
             return False
         self._ward.broker.post(lambda: warden.cancel(KillAsked(), ""))
+        warden.strike()  # at once: the loop may be at another child
         return True
 
     def events(self) -> Iterator[Event]:
@@ -195,6 +199,12 @@ class Child:
             for receipt in missed.values():
                 receipt.status = "missed"
         return tuple(receipt.text for receipt in missed.values())
+
+    def _abandon(self) -> None:
+        """In a forked copy of the host: nothing reaches the child from here any more."""
+        self._accepting, self._warden, self._waiters = False, None, None
+        self._log = EventLog(self._ward.lock)
+        self._log.close()
 
     def _publish(self, outcome: Outcome) -> None:
         with self._ward.lock:

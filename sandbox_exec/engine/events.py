@@ -19,7 +19,7 @@ class EventLog:
 
     __slots__ = ("_bytes", "_closed", "_entries", "_first", "_lock", "_news")
 
-    def __init__(self, lock: threading.Lock) -> None:
+    def __init__(self, lock: threading.Lock | threading.RLock) -> None:
         self._lock = lock
         self._entries: list[Entry] = []
         self._first = 0  # number of the first that is kept

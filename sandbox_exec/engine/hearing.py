@@ -327,7 +327,9 @@ class Hearing:
             else:
                 post(lambda: self._decoding_done(lambda: then(value)))
 
-        self._ward.pool.submit(decode)
+        if not self._ward.pool.submit(decode):
+            self.busy = False
+            self._unable("no thread to decode its result on: see ulimit -u")
 
     def _decoding_done(self, tell: Callable[[], None]) -> None:
         self.busy = False

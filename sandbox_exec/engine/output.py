@@ -109,6 +109,12 @@ class Capture:
         head, self._head, self._tail = self._head, b"", None
         return Output(head, tail, self._total, self._total - len(head) - len(tail))
 
+    def abandon(self) -> None:
+        """Closes the reading end in a forked copy of the host."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
     def close(self) -> None:
         """Closes the reading end; idempotent."""
         if self._fd >= 0:

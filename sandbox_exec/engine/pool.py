@@ -23,15 +23,21 @@ class Pool:
         self._threads: list[threading.Thread] = []
         self._outstanding = 0
 
-    def submit(self, job: Job) -> None:
-        """Runs `job`, which must not raise, on one of the threads."""
+    def submit(self, job: Job) -> bool:
+        """Runs `job`, which must not raise, on one of the threads; False if not one can be had."""
         with self._lock:
-            self._outstanding += 1
-            if len(self._threads) < min(self._outstanding, self._size):
+            if len(self._threads) < min(self._outstanding + 1, self._size):
                 thread = threading.Thread(target=self._run, name=f"sandbox-exec {self._name}", daemon=True)
-                self._threads.append(thread)
-                thread.start()
+                try:
+                    thread.start()
+                except RuntimeError:  # a limit on processes or memory, or the interpreter is ending
+                    if not self._threads:
+                        return False
+                else:
+                    self._threads.append(thread)
+            self._outstanding += 1
         self._jobs.put(job)
+        return True
 
     def replace(self) -> None:
         """Allows one thread more: one hangs in a job that was given up."""

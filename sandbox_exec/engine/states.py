@@ -295,7 +295,7 @@ Effect = Spawn | Run | AskCancel | Terminate | Kill | Arm | CloseSteering | Publ
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How a life ended: what API.md's table of endings says, without the values that go with it."""
+    """How a life ended: a row of the README's table of endings, without the values that go with it."""
 
     state: SubagentState
     classification: str | None

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 from array import array
 from collections import deque
 from dataclasses import dataclass
@@ -96,6 +97,7 @@ class Launchers:
         self._waiting: dict[str, deque[_Clone]] = {DIRECT: deque(), INIT: deque()}
         self._making: deque[str] = deque()  # shapes asked of the launcher, in order
         self._failures = 0
+        self._progress = 0.0  # when a clone was made last, or the first of these orders came
         self._starting = self._ready = self._closed = False
         self._scarce = False  # the last clone failed: none is made ahead until somebody asks again
         self._launcher: LauncherProcess | None = None
@@ -103,9 +105,26 @@ class Launchers:
 
     def request(self, order: Order) -> None:
         """Has a process made; starts a launcher if there is none."""
+        if not self._orders:
+            self._progress = time.monotonic()
         self._orders.append(order)
         self._scarce = False
         self._supply()
+
+    def withdraw(self, order: Order, why: str) -> None:
+        """Fails an order that has not been served."""
+        if order in self._orders:
+            self._orders.remove(order)
+            order.failed(why)
+
+    def overdue(self, order: Order, seconds: float) -> bool:
+        """Fails an order if no clone was made for so long, and replaces the launcher; else False."""
+        if time.monotonic() - self._progress < seconds:
+            return False
+        self.withdraw(order, f"no process could be made in {seconds:g} s: the launcher does not answer")
+        if self._launcher is not None:
+            self._launcher.process.kill_tree()  # a stopped one, too: its replacement serves the others
+        return True
 
     def _supply(self) -> None:
         """Serves the orders with what waits, and has made what is missing."""
@@ -196,6 +215,7 @@ class Launchers:
 
     def _made(self, pid: int, ancillary: list[tuple[int, int, bytes]]) -> None:
         shape = self._making.popleft()
+        self._progress = time.monotonic()
         fds = array("i", ancillary[0][2]) if ancillary else array("i")
         if pid > 0 and len(fds) == 2:
             self._waiting[shape].append(_Clone(pid, fds[0], socket.socket(fileno=fds[1])))

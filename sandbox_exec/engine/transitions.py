@@ -287,7 +287,7 @@ _BY_CAUSE: Final = {
 def conclude(life: Life, code: int | None, signal: int | None) -> Ending:
     """What the whole life amounts to, once the process is gone with this status.
 
-    The order is the contract (API.md's table): what the child said in full, then a broken protocol,
+    The order is the contract (the README's table of endings): what the child said in full, then a broken protocol,
     then what was asked, then why we killed it, then what the kernel says.
     """
     taken = code is None and signal is None

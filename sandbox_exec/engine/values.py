@@ -68,6 +68,7 @@ _Token: TypeAlias = (
 _EARLY = 2 * protocol.MAX_CHOSEN_HASHES + 2  # items after which a set or dict is looked at for the first time
 _LIST, _TUPLE, _DICT, _SET = Tag.LIST, Tag.TUPLE, Tag.DICT, Tag.SET
 _read = msgspec.json.Decoder(_Token).decode
+_read_lines = msgspec.json.Decoder(_Token).decode_lines
 
 
 def decode(text: bytes | bytearray | memoryview, *, max_bytes: int, max_items: int) -> Value:
@@ -90,7 +91,7 @@ def decode(text: bytes | bytearray | memoryview, *, max_bytes: int, max_items: i
     if not raw.endswith(b"\n"):
         raise ValueRefused(f"the text ends within token {total + 1}")
     if total < _FEW and raw.startswith(b'["d",'):
-        small = _small_dict(raw)
+        small = _small_dict(raw, total)
         if small is not None:
             return small
     return _Builder(total).build(raw)
@@ -99,26 +100,28 @@ def decode(text: bytes | bytearray | memoryview, *, max_bytes: int, max_items: i
 _FEW = 16
 
 
-def _small_dict(raw: bytes) -> Value:
-    """The data of a typical event or ask, names with plain values, at half the cost; else None."""
-    first, *lines = raw.split(b"\n")[:-1]
+# What would let a token begin or end elsewhere than at a line's end, which the reader of lines tolerates.
+_ODD = (b" ", b"\t", b"\r", b"\n\n", b"\n,", b",\n", b"[\n", b"\n]")
+
+
+def _small_dict(raw: bytes, total: int) -> Value:
+    """The data of a typical event or ask, names with plain values, at a third of the cost; else None."""
+    for odd in _ODD:
+        if odd in raw:
+            return None
     try:
-        head = _read(first)
-        tokens = [_read(line) for line in lines]
+        head, *tokens = _read_lines(raw)
     except msgspec.MsgspecError:
         return None  # the builder says where
-    names = tokens[::2]
-    if type(head) is not _Tagged or head.payload != len(names) or len(tokens) != 2 * len(names):
+    if len(tokens) != total - 1 or type(head) is not _Tagged or head.payload != len(tokens) // 2:
         return None
-    if (
-        head.fold != -1
-        or head.zone is not None
-        or set(map(type, names)) != {str}
-        or _Tagged in map(type, tokens)
-    ):
-        return None
-    made = dict(zip(names, tokens[1::2], strict=True))
-    return made if len(made) == len(names) else None
+    made: dict[Value, Value] = {}
+    for name, value in zip(tokens[::2], tokens[1::2], strict=False):
+        if type(name) is not str or type(value) is _Tagged:
+            return None
+        made[name] = value
+    plain = head.fold == -1 and head.zone is None and 2 * len(made) == len(tokens)
+    return made if plain else None
 
 
 class _Builder:

@@ -35,13 +35,14 @@ class Ward:
     """The engine behind one executor.
 
     Attributes:
-        lock: guards what loop and callers share: it is never held while anything waits.
+        lock: guards what loop and callers share: it is never held while anything waits. Reentrant, for a
+            signal handler of the program may call us in the midst of a call of ours.
         pids: of the processes that the host is the parent of.
         abandoned: this is the ward of a forked copy of the host.
     """
 
     def __init__(self, max_children: int, python: str | None = None) -> None:
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()
         self.broker = Broker(self._collapse)
         self.pool = Pool("decoder", DECODERS)
         self.asks = Asks(self.broker, time.monotonic)
@@ -57,7 +58,7 @@ class Ward:
         self._queue: deque[tuple[Child, Warden]] = deque()
         self._running: set[str] = set()
         self._closed: str | None = None
-        self.abandoned = self._over = False
+        self.abandoned = self._over = self._retired = False
         self._closing = threading.RLock()  # a signal handler may shut down in the midst of it
         self._started = 0
         self._ended: dict[str, int] = {}
@@ -109,6 +110,7 @@ class Ward:
         with self.lock:
             self._wardens.pop(child.id, None)
         self._running.discard(child.id)
+        self._close_if_retired()
         while self._queue and len(self._running) < self._max:
             self._admit(*self._queue.popleft())
 
@@ -146,6 +148,11 @@ class Ward:
 
         Idempotent: of several threads one does it, and all return when it is done.
         """
+        if (
+            self.broker.is_current
+        ):  # a collector ran a program's __del__ here: the loop cannot wait for itself
+            threading.Thread(target=self.close, name="sandbox-exec shutdown", daemon=True).start()
+            return
         with self._closing:
             if not self.abandoned and not self._over:
                 self._close()
@@ -170,6 +177,19 @@ class Ward:
         self.broker.close()
         _wards.discard(self)
 
+    def retire(self) -> None:
+        """The executor is held by nobody any more: ends the engine once its last child has ended."""
+
+        def on_loop() -> None:
+            self._retired = True
+            self._close_if_retired()
+
+        self.broker.post(on_loop)
+
+    def _close_if_retired(self) -> None:
+        if self._retired and not self._wardens:
+            self.close()
+
     def _collapse(self, error: Exception) -> None:
         """A bug of ours on the loop: every child is ended and told so, rather than left to hang."""
         why = f"the engine failed: {type(error).__name__}: {error}"
@@ -185,11 +205,12 @@ class Ward:
         """In a forked copy of the host: closes the descriptors, and refuses from now on."""
         self.abandoned = True
         # The copy may have been made while another thread held them.
-        self.lock, self._closing = threading.Lock(), threading.RLock()
+        self.lock, self._closing = threading.RLock(), threading.RLock()
         self._closed = "this executor was made before fork: make a new one in this process"
         self.launchers.abandon()
-        for _, warden in self._wardens.values():
+        for child, warden in self._wardens.values():
             warden.abandon()
+            child._abandon()  # noqa: SLF001
         self._wardens.clear()
         self.broker.abandon()
 

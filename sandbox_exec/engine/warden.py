@@ -99,6 +99,14 @@ class Warden:
         if not self.life.cancel_asked and self._child.alive:
             self._note("ending", {"reason": reason} if reason else {})
         self.feed(event)
+        if self.life.phase is Phase.SPAWNING:
+            self._ward.launchers.withdraw(self, "")
+
+    def strike(self) -> None:
+        """SIGKILL from any thread, for a kill that was posted before."""
+        with self._ward.lock:  # its descriptors are closed under it
+            if self._process is not None and self.life.ran:
+                self._process.kill()
 
     def flush_steers(self) -> None:
         """There are steers to send."""
@@ -239,6 +247,7 @@ class Warden:
     def _carry_out(self, effect: states.Effect) -> None:
         match effect:
             case states.Spawn():
+                self._clocks.after(SECONDS[Timer.BOOT], self._look_after_spawn)
                 self._ward.launchers.request(self)
             case states.Run():
                 self._run()
@@ -263,6 +272,11 @@ class Warden:
                 self._release()
             case _:
                 assert_never(effect)
+
+    def _look_after_spawn(self) -> None:
+        if self.life.phase is Phase.SPAWNING:
+            self._ward.launchers.overdue(self, SECONDS[Timer.BOOT])
+            self._clocks.after(1.0, self._look_after_spawn)
 
     def _run(self) -> None:
         self._hearing.send(self._run_frame)
@@ -303,7 +317,7 @@ class Warden:
                 child_id=self._child.id,
                 state=ending.state,
                 value=hearing.value if succeeded else None,
-                error=None if succeeded else self._error(ending),
+                error=None if succeeded else self._error(ending, stderr),
                 exit=ExitInfo(exit_.code, exit_.signal, ending.cause),
                 partial=None if succeeded else hearing.value,
                 stdout=stdout,
@@ -322,7 +336,7 @@ class Warden:
             )
         )
 
-    def _error(self, ending: states.Ending) -> ErrorInfo:
+    def _error(self, ending: states.Ending, stderr: Output) -> ErrorInfo:
         said = self._hearing.failure
         if said is not None and said.classification == ending.classification:
             ours = ending.cause != "none" or ending.state is states.SubagentState.CANCELLED
@@ -330,16 +344,18 @@ class Warden:
                 return said
         else:
             said = ErrorInfo(ending.classification or "")
-        return replace(
-            said, message=ending.detail or in_words(ending, self._exit or Exit(), self._plan.limits)
-        )
+        words = ending.detail or in_words(ending, self._exit or Exit(), self._plan.limits)
+        if ending.classification == "LAUNCH_FAILED":
+            words += _last_line(stderr)
+        return replace(said, message=words)
 
     def _release(self) -> None:
         self._close_descriptors()
         if self._process is not None:
             self._ward.broker.forget(self._process.pidfd)
             self._ward.pids.discard(self._process.pid)
-            self._process.close()
+            with self._ward.lock:
+                self._process.close()
         if self._bounds is not None:
             self._bounds.close()
         self._ward.released(self._child)
@@ -365,10 +381,20 @@ class Warden:
             self._child._publish(outcome)  # noqa: SLF001
 
     def abandon(self) -> None:
-        """Closes the host's ends in a forked copy of the host."""
+        """Closes the host's ends in a forked copy of the host, without a word to the loop they share."""
         self._hearing.abandon()
+        for capture in self._captures:
+            capture.abandon()
+        if self._process is not None:
+            self._process.close()
 
 
 def _close_all(fds: list[int]) -> None:
     for fd in fds:
         os.close(fd)
+
+
+def _last_line(stderr: Output) -> str:
+    """What the interpreter said when it could not start; mostly the limits were too tight for one."""
+    lines = stderr.text.strip().splitlines()
+    return f": {lines[-1][:300]}" if lines else ""

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from fuzz import scripts, wire
 from fuzz.scripts import BOOTING, RUNNING, STOPPING
 from sandbox_exec.engine import values
+from sandbox_exec.engine.failures import RESERVED
+from sandbox_worker.protocol import MAX_EVENT_ITEMS
 
 VIOLATION = ("INTERRUPTED", "PROTOCOL_VIOLATION")
 RESULT_BYTES, TOKEN_OVERHEAD = 4 << 20, 3
@@ -242,7 +244,8 @@ class Oracle:
 
     def _failure(self, fields: dict, _body: bytes) -> None:
         kind = fields["kind"]
-        word = _WORDS.get(kind, fields["name"])
+        name = fields["name"]
+        word = _WORDS.get(kind, f"exception {fields['type_name']}" if name in RESERVED else name)
         if kind == "cancelled" and self.phase == STOPPING:
             self._finish(("CANCELLED", "CANCELLED"))
         else:
@@ -257,15 +260,15 @@ class Oracle:
         return whole
 
     def _named(self, body: bytes) -> None:
-        found = self._value(body)
+        found = self._value(body, MAX_EVENT_ITEMS)
         if type(found) is not dict or any(type(key) is not str for key in found):
             raise Foul
 
-    def _value(self, body: bytes) -> object:
+    def _value(self, body: bytes, most: int = 0) -> object:
         if any(body.endswith(b'["d",1]\n"x"\n' + bad) or body == bad for bad in wire.BAD_TEXTS):
             raise Foul
         try:
-            return values.decode(body, max_bytes=RESULT_BYTES, max_items=self.max_items)
+            return values.decode(body, max_bytes=RESULT_BYTES, max_items=most or self.max_items)
         except values.ValueRefused:
             raise Foul from None
 

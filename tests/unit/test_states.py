@@ -259,7 +259,7 @@ WORDS = {
     "segv": [s.Gone(signal=11)], "xcpu": [s.Gone(signal=24)], "xfsz": [s.Gone(signal=25)], "taken": [TAKEN],
 }  # fmt: skip
 
-# API.md's table of endings; lives are separated by |. Not decided by states.py: STALLED and HOST_LOST.
+# The table of endings; lives are separated by |. Not decided here: STALLED.
 ENDINGS = {
     (OK, None, "none"): "work returned closed exit0 | work returned segv | work returned leave killed |"
     " work returned cancel kill wall garbage killed | work wall returned killed | work kill returned killed |"

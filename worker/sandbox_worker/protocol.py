@@ -1,7 +1,7 @@
 """What host and worker say to each other: constants, bounds and plain codecs.
 
 The only module that both sides import, so it imports built-in modules alone (an exec'd worker
-reaches Ready on nothing else, ARCHITECTURE §4).
+reaches Ready on nothing else).
 
 One channel per child, a SOCK_SEQPACKET pair: a frame is a message, nothing is ever resynchronised.
 
