@@ -47,13 +47,14 @@ def _wait(child: Child) -> tuple[Outcome, bool]:
     interrupts = 0
     while True:
         try:
-            return child.outcome(), interrupts > 0
-        except KeyboardInterrupt:
-            interrupts += 1
+            # In here, for the next Ctrl-C may come while the last one is being answered.
             if interrupts == 1:
                 child.cancel("interrupted from the keyboard")
                 if sys.stderr is not None and sys.stderr.isatty():
                     write(2, b"\n")  # behind the terminal's own "^C"
                 say("cancelling; Ctrl-C once more kills it")
-            else:
+            elif interrupts > 1:
                 child.kill()
+            return child.outcome(), interrupts > 0
+        except KeyboardInterrupt:
+            interrupts += 1

@@ -287,8 +287,8 @@ _BY_CAUSE: Final = {
 def conclude(life: Life, code: int | None, signal: int | None) -> Ending:
     """What the whole life amounts to, once the process is gone with this status.
 
-    The order is the contract (the README's table of endings): what the child said in full, then a broken protocol,
-    then what was asked, then why we killed it, then what the kernel says.
+    The order is the contract (the README's table of endings): what the child said in full, then a broken
+    protocol, then what was asked, then why we killed it, then what the kernel says.
     """
     taken = code is None and signal is None
     where = "STATUS_TAKEN" if taken else "none"
