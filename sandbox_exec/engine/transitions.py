@@ -98,8 +98,7 @@ def _step(life: Life, event: Event) -> Step:  # noqa: PLR0911 one line per event
             return _kill(life, cause, why)
         case Executing():
             _require(life, event, Phase.RUNNING, Phase.STOPPING)
-            phase = Phase.EXECUTING if life.phase is Phase.RUNNING else life.phase
-            return replace(life, phase=phase, command=True), (CloseSteering(),)
+            return _executing(life)
         case Verdict():
             return _verdict(life, event)
         case Violation(why):
@@ -151,6 +150,15 @@ def _ready(life: Life, event: Event) -> Step:
     if life.phase is Phase.ABORTING:  # SIGKILL and Ready crossed
         return life, ()
     return replace(life, phase=Phase.RUNNING, ran=True), (Run(),)
+
+
+def _executing(life: Life) -> Step:
+    if life.phase is Phase.RUNNING:
+        return replace(life, phase=Phase.EXECUTING, command=True), (CloseSteering(),)
+    command = replace(life, command=True)
+    if life.rung == 1 and life.cause is None:  # it was asked in words that a command does not know
+        return replace(command, rung=2), (CloseSteering(), Terminate(), Arm(Timer.GRACE))
+    return command, (CloseSteering(),)
 
 
 def _verdict(life: Life, verdict: Verdict) -> Step:

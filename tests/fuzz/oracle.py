@@ -47,6 +47,7 @@ class Oracle:
     max_items: int
     phase: str = ""
     heard: int = 0
+    unsure: bool = False
     deaf: bool = False  # the host listens no more
     doubt: bool = False
     racing: bool = False
@@ -100,6 +101,9 @@ class Oracle:
         if self.hasty:
             endings |= {("FAILED", "NOT_CONFINED"), ("FAILED", "LAUNCH_FAILED")}
             self.racing = True
+        if self.unsure:
+            endings |= {VIOLATION, ("FAILED", "LAUNCH_FAILED")}
+            self.racing = True
         if self.doubt:
             endings |= {VIOLATION}
         if self.script.early_cancel:
@@ -145,6 +149,7 @@ class Oracle:
             return
         self.heard += 1
         self.phase, self.cause = "ABORTING", ("FAILED", "NOT_CONFINED")
+        self.unsure = True  # a stranger that is gone before it is looked at is nobody: Ready never came
 
     def _shut(self, how: int) -> None:
         if how == socket.SHUT_WR and not self.deaf:

@@ -8,6 +8,8 @@ import base64
 import json
 from random import Random
 
+from sandbox_worker import protocol
+
 FRAME_BYTES = 65_536  # written out: a bound that moves is to be noticed
 MAX_NAME = 200
 CANARY = "canary"  # a file that exists once the host has evaluated something
@@ -116,10 +118,10 @@ def named(rng: Random) -> bytes:
 
 
 def wide(rng: Random, room: int) -> bytes:
-    """A text of a dict that just fits `room` bytes."""
+    """A text of a dict that just fits `room` bytes and an event's bound on values."""
     item = rng.choice([b"0\n", b'["l",0]\n', b'["D","1.5"]\n', b'"' + b"x" * 500 + b'"\n', b'["S",0]\n'])
     head = b'["d",1]\n"all"\n["l",%06d]\n' % 0
-    count = (room - len(head)) // len(item)
+    count = min((room - len(head)) // len(item), protocol.MAX_EVENT_ITEMS - 3)
     return (b'["d",1]\n"all"\n["l",%d]\n' % count) + item * count
 
 
