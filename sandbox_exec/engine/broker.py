@@ -135,7 +135,7 @@ class Broker:
         timeout: float | None = None
         if self._commands:
             timeout = 0
-        elif self._timers:
+        elif self._has_timer():
             timeout = min(LONGEST_WAIT, max(0.0, self._timers[0][0] - time.monotonic()))
         events = self._epoll.poll(timeout, BATCH)
         urgent, turns, commands = self._urgent, self._turns, self._commands
@@ -152,6 +152,12 @@ class Broker:
         self._obey()
         if self._timers:
             self._fire()
+
+    def _has_timer(self) -> bool:
+        """Whether there is a timer at all; husks are dropped, so that none wakes the loop."""
+        while self._timers and self._timers[0][2].call is None:
+            heapq.heappop(self._timers)
+        return bool(self._timers)
 
     def _obey(self) -> None:
         """Runs the commands that are there; one that posts itself again waits for the next time."""

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 FRAMES_A_TURN: Final = 16
 BYTES_A_TURN: Final = 65_536
-SECONDS_A_TURN: Final = 0.0005  # some frames are dear to decode
+SECONDS_A_TURN: Final = 0.0001  # some frames are dear to decode
 ASK_AFTER: Final = 4
 
 _CREDENTIALS: Final = struct.Struct("=iII")  # pid, uid, gid

@@ -163,6 +163,7 @@ class Warden:
         self._hearing.open()
         for capture in self._captures:
             capture.open()
+        self._clocks.cancel()  # it was looked after until here
         self._ward.broker.watch_end(pidfd, self._on_death)
         self._note("spawned", {"pid": pid})
         self.feed(states.Spawned())
@@ -284,6 +285,8 @@ class Warden:
             self._hearing.send_data(self._stdin)
         self._run_frame = self._stdin = b""
         self._ran_at = time.monotonic()
+        if self._deadline is not None:  # of the boot
+            self._deadline.cancel()
         self._note("running")
         assert self._process is not None
         self._clocks.start(self._process)

@@ -378,6 +378,7 @@ def churn(quick, _folder):
 
         batch(100)
         gc.collect()
+        time.sleep(0.2)  # the clones made ahead are complete again
         fds, before = len(os.listdir("/proc/self/fd")), rss()
         batch(count)
         gc.collect()
