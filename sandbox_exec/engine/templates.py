@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from sandbox_exec.engine.spawner import LauncherProcess, Spawner
 
 AHEAD: Final = 2  # clones that wait while nobody asks
+REFILL_SECONDS: Final = 0.015
 IN_FLIGHT: Final = 8  # clones asked for at once
 STARTS: Final = 3  # launchers in a row that die before they are ready
 
@@ -97,6 +98,7 @@ class Launchers:
         self._waiting: dict[str, deque[_Clone]] = {DIRECT: deque(), INIT: deque()}
         self._making: deque[str] = deque()  # shapes asked of the launcher, in order
         self._failures = 0
+        self._refill_at = 0.0
         self._progress = 0.0  # when a clone was made last, or the first of these orders came
         self._starting = self._ready = self._closed = False
         self._scarce = False  # the last clone failed: none is made ahead until somebody asks again
@@ -141,7 +143,7 @@ class Launchers:
 
     def _have_made(self, shape: str) -> None:
         wanted = sum(order.shape == shape for order in self._orders)
-        if (shape == INIT or wanted) and not self._scarce:
+        if (shape == INIT or wanted) and not self._scarce and time.monotonic() >= self._refill_at:
             wanted += AHEAD
         missing = wanted - len(self._waiting[shape]) - self._making.count(shape)
         assert self._launcher is not None
@@ -164,6 +166,9 @@ class Launchers:
             order.failed(wrong)
         else:
             clone.sock.close()
+            # The next clone is made once this child has booted: a fork beside it would cost it 1 ms.
+            self._refill_at = time.monotonic() + REFILL_SECONDS
+            self._broker.call_at(self._refill_at, self._supply)
             contained = order.shape == INIT and bool(self._namespaces)
             order.spawned(clone.pid, clone.pidfd, contained=contained)
 
