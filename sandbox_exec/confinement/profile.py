@@ -17,6 +17,8 @@ _SHIPPED: Final = (Path(__file__).parent.parent / "profiles", Path(__file__).par
 _UNITS: Final = {"B": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 _MOST: Final = 1 << 62
+# What will be shipped with the wall.
+WALLED: Final = frozenset({"pure", "reader", "workspace", "terminal", "plugin", "kanban"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +119,8 @@ def load_profile(name: str) -> Profile:
         msg = f"a profile is named by a non-empty string, not {name!r}"
         raise ProfileError(msg)
     known = shipped()
+    if name in WALLED and name not in known:
+        raise ProfileError(_no_layers(name, "Landlock, seccomp, namespaces"))
     if name not in known:
         near = difflib.get_close_matches(name, known, 1)
         hint = f"Did you mean {near[0]!r}?" if near else f"There are: {', '.join(sorted(known))}."
@@ -124,12 +128,15 @@ def load_profile(name: str) -> Profile:
         raise ProfileError(msg)
     profile = parse(name, known[name].read_text(encoding="utf-8"))
     if profile.require:
-        msg = (
-            f"profile {name!r} asks for kernel layers ({', '.join(profile.require)}), and this version has "
-            "none. Use profile 'none' for code that you trust, and nothing for code that you do not."
-        )
-        raise ProfileError(msg)
+        raise ProfileError(_no_layers(name, ", ".join(profile.require)))
     return profile
+
+
+def _no_layers(name: str, layers: str) -> str:
+    return (
+        f"profile {name!r} asks for kernel layers ({layers}), and this version has none. "
+        "Use profile 'none' for code that you trust, and nothing for code that you do not."
+    )
 
 
 def shipped() -> dict[str, Path]:
