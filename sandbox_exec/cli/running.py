@@ -44,17 +44,23 @@ def run(
 
 
 def _wait(child: Child) -> tuple[Outcome, bool]:
-    interrupts = 0
+    interrupts = answered = 0
     while True:
         try:
             # In here, for the next Ctrl-C may come while the last one is being answered.
-            if interrupts == 1:
+            if interrupts == answered:
+                pass
+            elif interrupts == 1:
                 child.cancel("interrupted from the keyboard")
                 if sys.stderr is not None and sys.stderr.isatty():
                     write(2, b"\n")  # behind the terminal's own "^C"
                 say("cancelling; Ctrl-C once more kills it")
-            elif interrupts > 1:
+            else:
                 child.kill()
-            return child.outcome(), interrupts > 0
+            answered = interrupts
+            # Not for ever: a signal that comes just before a thread goes to sleep does not wake it.
+            return child.outcome(timeout=0.2), interrupts > 0
+        except TimeoutError:
+            continue
         except KeyboardInterrupt:
             interrupts += 1

@@ -12,6 +12,7 @@ from sandbox_exec.engine.states import SubagentState, Verdict
 if TYPE_CHECKING:
     from sandbox_exec.confinement.profile import Limits
     from sandbox_exec.engine import messages
+    from sandbox_exec.engine.output import Output
     from sandbox_exec.engine.reaper import Exit
     from sandbox_exec.engine.states import Ending
 
@@ -104,3 +105,9 @@ def how(exit_: Exit) -> str:
         return signal.Signals(exit_.signal).name
     except ValueError:
         return f"signal {exit_.signal}"
+
+
+def last_line(stderr: Output) -> str:
+    """What the interpreter said when it could not start; mostly the limits were too tight for one."""
+    lines = stderr.text.strip().splitlines()
+    return f": {lines[-1][:300]}" if lines else ""

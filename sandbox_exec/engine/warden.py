@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final, assert_never
 from sandbox_exec.engine import states
 from sandbox_exec.engine.bounds import Bounds
 from sandbox_exec.engine.clocks import Clocks
-from sandbox_exec.engine.failures import in_words
+from sandbox_exec.engine.failures import in_words, last_line
 from sandbox_exec.engine.hearing import EVENT_OVERHEAD, Hearing
 from sandbox_exec.engine.outcome import ErrorInfo, ExitInfo, Outcome, Usage
 from sandbox_exec.engine.output import Capture, Output, pipe
@@ -349,7 +349,7 @@ class Warden:
             said = ErrorInfo(ending.classification or "")
         words = ending.detail or in_words(ending, self._exit or Exit(), self._plan.limits)
         if ending.classification == "LAUNCH_FAILED":
-            words += _last_line(stderr)
+            words += last_line(stderr)
         return replace(said, message=words)
 
     def _release(self) -> None:
@@ -395,9 +395,3 @@ class Warden:
 def _close_all(fds: list[int]) -> None:
     for fd in fds:
         os.close(fd)
-
-
-def _last_line(stderr: Output) -> str:
-    """What the interpreter said when it could not start; mostly the limits were too tight for one."""
-    lines = stderr.text.strip().splitlines()
-    return f": {lines[-1][:300]}" if lines else ""
