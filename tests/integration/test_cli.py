@@ -74,13 +74,24 @@ def sandboxed(folder):
     return run
 
 
+def heeds_interrupts():
+    # What a shell starts in the background ignores them, and so does all that it starts in turn.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 @pytest.fixture
 def started(folder):
     """Starts `sandboxed`, and returns once its child works."""
     running = []
 
     def start(*argv):
-        process = subprocess.Popen([SANDBOXED, *argv], cwd=folder, stderr=subprocess.PIPE, text=True)
+        process = subprocess.Popen(
+            [SANDBOXED, *argv],
+            cwd=folder,
+            stderr=subprocess.PIPE,
+            text=True,
+            preexec_fn=heeds_interrupts,  # noqa: PLW1509 there is one thread
+        )
         running.append(process)
         wait_until(lambda: (folder / "started").exists() or process.poll() is not None)
         assert process.poll() is None, process.stderr.read()
