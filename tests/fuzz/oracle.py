@@ -99,7 +99,8 @@ class Oracle:
             self.violated = False
             endings.add(self._conclude())
         if self.hasty:
-            endings |= {("FAILED", "NOT_CONFINED"), ("FAILED", "LAUNCH_FAILED")}
+            # Dead before it was looked at: then what it said after Ready came before Run.
+            endings |= {("FAILED", "NOT_CONFINED"), ("FAILED", "LAUNCH_FAILED"), VIOLATION}
             self.racing = True
         if self.unsure:
             endings |= {VIOLATION, ("FAILED", "LAUNCH_FAILED")}

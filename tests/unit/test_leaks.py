@@ -124,6 +124,7 @@ def test_the_fixture_fails_the_test_that_leaks(tmp_path):
         capture_output=True,
         text=True,
         check=False,
+        env={name: value for name, value in os.environ.items() if name != "CI"},  # it repeats all there
     )
     assert "2 passed, 1 error" in done.stdout
     assert "ERROR at teardown of test_leaks" in done.stdout

@@ -84,9 +84,15 @@ def _opened(frame: bytes) -> "tuple[Any, ...]":
 
 def _as_socket() -> "_socket.socket":
     global _socket_object  # noqa: PLW0603 made once: closing it would close the channel
+    import _signal
     import _socket
 
-    _socket_object = _socket.socket(fileno=protocol.CHANNEL_FD)
+    # Cancelled, raised by SIGURG's handler before the object is kept, would drop it, and with it the channel.
+    before = _signal.pthread_sigmask(_signal.SIG_BLOCK, [_signal.SIGURG])
+    try:
+        _socket_object = _socket.socket(fileno=protocol.CHANNEL_FD)
+    finally:
+        _signal.pthread_sigmask(_signal.SIG_SETMASK, before)
     return _socket_object
 
 

@@ -81,7 +81,7 @@ class Context:
                     self._take(message)
             finally:
                 self._release_reader()
-        if self._cancelled and not self._raised:
+        if self._cancelled:  # again, too: an import's callback or a __del__ may have swallowed the first
             self._raised = True
             raise Cancelled
         if not self._steers:
