@@ -102,6 +102,8 @@ class Oracle:
             # Dead before it was looked at: then what it said after Ready came before Run.
             endings |= {("FAILED", "NOT_CONFINED"), ("FAILED", "LAUNCH_FAILED"), VIOLATION}
             self.racing = True
+        if ("INTERRUPTED", "NO_RESULT") in endings and self.partial is not None:
+            endings |= {VIOLATION}  # a foul partial result outranks a closed channel; it is read at the end
         if self.unsure:
             endings |= {VIOLATION, ("FAILED", "LAUNCH_FAILED")}
             self.racing = True
