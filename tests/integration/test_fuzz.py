@@ -21,7 +21,14 @@ GROWTH = 16 << 20
 
 def fuzz(seconds):
     # In a process of its own: an audit hook cannot be taken back, and memory is that of the host alone.
-    command = [sys.executable, str(RUN), "--seconds", str(seconds)]
+    command = [
+        sys.executable,
+        str(RUN),
+        "--seconds",
+        str(seconds),
+        "--seed",
+        os.environ.get("FUZZ_SEED", "1486437829"),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=seconds + 120, check=False)
     print(done.stdout)
     if done.returncode:
