@@ -21,11 +21,14 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 Command = Callable[[], None]
 BATCH: Final = 256
 LONGEST_WAIT: Final = 3_600.0  # seconds; epoll takes at most 24 days
+REST_SECONDS: Final = 0.001  # epoll's resolution
+HANG_UP_SECONDS: Final = 0.002  # from the first closed descriptor of a process that dies to its end
 
 
 class Deadline:
@@ -58,6 +61,10 @@ class Broker:
         self._commands: deque[Command] = deque()
         self._timers: list[tuple[float, int, Deadline]] = []
         self._order = itertools.count()
+        self._sated: dict[int, None] = {}  # a queue
+        self._flooded = self._resting = False
+        self._owed = 0.0  # seconds of rest
+        self._hung_up: dict[int, Deadline] = {}  # until then they are not looked at
         self._stopping = False
         self._on_error = on_error
         self._thread = threading.Thread(target=self._run, name="sandbox-exec broker", daemon=True)
@@ -103,6 +110,9 @@ class Broker:
 
     def watch_writable(self, fd: int, *, on: bool) -> None:
         """Adds or drops interest in `fd` being writable."""
+        if fd in self._hung_up:
+            return
+        self._sated.pop(fd, None)
         self._epoll.modify(fd, select.EPOLLIN | select.EPOLLOUT if on else select.EPOLLIN)
 
     def watch_end(self, fd: int, command: Command) -> None:
@@ -112,8 +122,55 @@ class Broker:
 
     def forget(self, fd: int) -> None:
         """No more turns for `fd`; to be called before it is closed."""
-        if self._turns.pop(fd, None) is not None or self._urgent.pop(fd, None) is not None:
+        self._sated.pop(fd, None)
+        aside = self._hung_up.pop(fd, None)
+        if aside is not None and aside.call is not None:
+            aside.cancel()
+            del self._turns[fd]
+        elif self._turns.pop(fd, None) is not None or self._urgent.pop(fd, None) is not None:
             self._epoll.unregister(fd)
+
+    def sated(self, fd: int) -> None:
+        """Says of `fd`, in its turn, that it had its fill: it queues for the next."""
+        if fd not in self._turns or fd in self._hung_up:  # what is left there is little
+            return
+        self._epoll.modify(fd, 0)  # a hang-up is reported all the same
+        self._sated[fd] = None
+        self._flooded = True
+
+    def _serve(self, took: float) -> None:
+        """Lets one of those that had their fill have a turn, and after a while of this, for as long, none.
+
+        A loop that never waits hardly lets go of the GIL, and eight children that fill their sockets
+        together keep the processors busy for 12 ms: a caller learned of an end 15 ms late.
+        """
+        if self._flooded:
+            self._flooded, self._owed = False, self._owed + took
+        if self._owed >= REST_SECONDS:
+            self._resting = True
+            self.call_at(time.monotonic() + self._owed, self._rested)
+            self._owed = 0.0
+        else:
+            fd = next(iter(self._sated))
+            del self._sated[fd]
+            self._epoll.modify(fd, select.EPOLLIN)
+
+    def _rested(self) -> None:
+        self._resting = False
+
+    def _set_aside(self, fd: int) -> bool:
+        """Leaves a source that hung up alone for a moment; False if that was done before.
+
+        Most hang up because their process dies. Who does not look at three closed descriptors first is out
+        of its way (their wake-ups preempt it), and learns of the death half a millisecond earlier.
+        """
+        if fd in self._hung_up:
+            return False
+        self._sated.pop(fd, None)
+        self._epoll.unregister(fd)  # a hang-up cannot be masked
+        register = partial(self._epoll.register, fd, select.EPOLLIN)
+        self._hung_up[fd] = self.call_at(time.monotonic() + HANG_UP_SECONDS, register)
+        return True
 
     def call_at(self, at: float, call: Command) -> Deadline:
         """Runs `call` at this time of `time.monotonic`."""
@@ -133,25 +190,30 @@ class Broker:
 
     def _pass(self) -> None:
         timeout: float | None = None
-        if self._commands:
+        if self._commands or (self._sated and not self._resting):
             timeout = 0
         elif self._has_timer():
             timeout = min(LONGEST_WAIT, max(0.0, self._timers[0][0] - time.monotonic()))
         events = self._epoll.poll(timeout, BATCH)
+        woke = time.monotonic()
         urgent, turns, commands = self._urgent, self._turns, self._commands
         if commands:  # before deaths: a kill is posted before its signal is sent, and must be known first
             self._obey()
         for fd, _ in events:
             if fd in urgent:
                 urgent[fd]()
-        for fd, _ in events:
+        for fd, event in events:
             if commands:
                 self._obey()
             if (turn := turns.get(fd)) is not None:
+                if event & select.EPOLLHUP and self._set_aside(fd):
+                    continue
                 turn()
         self._obey()
         if self._timers:
             self._fire()
+        if self._sated and not self._resting:
+            self._serve(time.monotonic() - woke)
 
     def _has_timer(self) -> bool:
         """Whether there is a timer at all; husks are dropped, so that none wakes the loop."""

@@ -20,10 +20,10 @@ from sandbox_worker import protocol
 if TYPE_CHECKING:
     from sandbox_exec.engine.broker import Broker
 
-FRAMES_A_TURN: Final = 16
+FRAMES_A_TURN: Final = 64
 BYTES_A_TURN: Final = 65_536
-SECONDS_A_TURN: Final = 0.0001  # some frames are dear to decode
-ASK_AFTER: Final = 4
+SECONDS_A_TURN: Final = 0.0005  # some frames are dear to decode
+ASK_AFTER, ASK_AGAIN = 4, 16  # see `Channel._turn`
 
 _CREDENTIALS: Final = struct.Struct("=iII")  # pid, uid, gid
 _MFD_CLOEXEC, _MFD_ALLOW_SEALING = 0x1, 0x2
@@ -86,33 +86,41 @@ class Channel:
             self._flush()
         if self._row < ASK_AFTER:
             self._row += 1
-            self._read(1)
+            self._deliver()
         else:
-            self._row = ASK_AFTER if self._read(FRAMES_A_TURN) > 1 else -FRAMES_A_TURN
+            self._row = ASK_AFTER if self._read() > 1 else -ASK_AGAIN
 
-    def _read(self, frames: int) -> int:
-        """Delivers up to so many frames; returns how many there were."""
-        on_frame, got = self._on_frame, 0
-        until = time.monotonic() + SECONDS_A_TURN
-        for number in range(frames):
-            try:
-                frame = self._receive(protocol.FRAME_BYTES + 1)
-            except BlockingIOError:
+    def _read(self) -> int:
+        """Delivers frames until there are none, or it is the others' turn; returns how many there were."""
+        got, until = 0, time.monotonic() + SECONDS_A_TURN
+        for number in range(FRAMES_A_TURN):
+            size = self._deliver()
+            got += size
+            if not size:
                 return number
-            except ConnectionResetError:
-                # The child died with a message of ours unread; its own last words come after this.
-                continue
-            if not frame:
-                self._nothing_more()
-                return number
-            got += len(frame)
-            if len(frame) > protocol.FRAME_BYTES:
-                self._on_violation("a frame above the bound")
-            else:
-                on_frame(frame)
-            if self._closed or got >= BYTES_A_TURN or time.monotonic() > until:
+            if self._closed:
                 return number + 1
-        return frames
+            if got >= BYTES_A_TURN or time.monotonic() > until:
+                break
+        self._broker.sated(self._fd)
+        return number + 1
+
+    def _deliver(self) -> int:
+        """Delivers one frame; returns its size, 0 if there was none."""
+        try:
+            frame = self._receive(protocol.FRAME_BYTES + 1)
+        except BlockingIOError:
+            return 0
+        except ConnectionResetError:
+            # The child died with a message of ours unread; its own last words come after this.
+            return self._deliver()
+        if not frame:
+            self._nothing_more()
+        elif len(frame) > protocol.FRAME_BYTES:
+            self._on_violation("a frame above the bound")
+        else:
+            self._on_frame(frame)
+        return len(frame)
 
     def _attested(self, size: int) -> bytes:
         """The first frame, with the sender's pid in *our* namespace; no room for a descriptor of its."""
@@ -128,7 +136,7 @@ class Channel:
         """Reads on after the child's death; True once its last word was delivered."""
         if self._closed or self._ended:
             return True
-        return self._read(FRAMES_A_TURN) == 0  # few may be the bound on bytes: only none means the end
+        return self._read() == 0  # few may be the bound on bytes: only none means the end
 
     def _nothing_more(self) -> None:
         poll = select.poll()
@@ -155,6 +163,13 @@ class Channel:
             OSError: no memory or descriptors for the memfd.
         """
         if len(frame) <= protocol.INLINE_BYTES:
+            if self._outgoing is None:
+                try:
+                    self._sock.send(frame)
+                except OSError:
+                    pass  # queued, and tried again where each failure is told apart
+                else:
+                    return
             self._put(frame, -1)
             return
         fd = sealed(frame)

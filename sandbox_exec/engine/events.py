@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from typing import Final
+
+import msgspec
 
 from sandbox_exec.engine.outcome import Event
 
 KEEP_EVENTS: Final = 1_000
 KEEP_BYTES: Final = 1 << 20
+OVERHEAD_BYTES: Final = 200  # of an event in the log, beside its data
 
-Entry = tuple[str, str, float, dict[str, object], int]  # source, kind, at, data, bytes
+
+class _Entry(msgspec.Struct, gc=False):
+    """An event as it is kept: what thousands of them hold would otherwise be traversed again and again."""
+
+    source: str
+    kind: str
+    at: float
+    data: dict[str, object]
+    size: int
 
 
 class EventLog:
@@ -21,16 +33,17 @@ class EventLog:
 
     def __init__(self, lock: threading.Lock | threading.RLock) -> None:
         self._lock = lock
-        self._entries: list[Entry] = []
+        self._entries: list[_Entry] = []
         self._first = 0  # number of the first that is kept
         self._bytes = 0
         self._closed = False
         self._news: threading.Condition | None = None  # made for the first who waits
 
-    def add(self, entry: Entry) -> None:
-        """Appends one event, and forgets the oldest beyond the bound. On the loop."""
-        self._entries.append(entry)
-        self._bytes += entry[4]
+    def add(self, source: str, kind: str, data: dict[str, object], data_bytes: int = 0) -> None:
+        """Appends an event of now, and forgets the oldest beyond the bound. On the loop."""
+        size = OVERHEAD_BYTES + data_bytes
+        self._entries.append(_Entry(source, kind, time.time(), data, size))  # noqa: TID251 for people
+        self._bytes += size
         if len(self._entries) > KEEP_EVENTS or self._bytes > KEEP_BYTES:
             with self._lock:
                 self._forget()
@@ -43,7 +56,7 @@ class EventLog:
     def _forget(self) -> None:
         # A quarter at once, so that a flood pays for it rarely.
         gone = max(1, len(self._entries) // 4)
-        self._bytes -= sum(entry[4] for entry in self._entries[:gone])
+        self._bytes -= sum(entry.size for entry in self._entries[:gone])
         del self._entries[:gone]
         self._first += gone
 
@@ -68,8 +81,8 @@ class EventLog:
                 self._news.wait()
             dropped = max(0, self._first - number)
             number += dropped
-            source, kind, at, data, _ = self._entries[number - self._first]
-        return number, Event(source, kind, at, data, dropped)
+            entry = self._entries[number - self._first]
+        return number, Event(entry.source, entry.kind, entry.at, entry.data, dropped)
 
 
 class _Following:

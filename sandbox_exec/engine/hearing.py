@@ -7,9 +7,10 @@ after it is read, and the child is ended. Everything here runs on the broker's t
 from __future__ import annotations
 
 import socket
-import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final, Protocol
+
+import msgspec
 
 from sandbox_exec.engine import messages, states, values
 from sandbox_exec.engine.channel import Channel
@@ -28,7 +29,6 @@ INLINE_DECODE: Final = 16_384  # larger texts are decoded off the loop
 MAX_DENIALS: Final = 64
 # Frames that the kernel has no room for: all that an honest child can let come together, steers and answers.
 MAX_WAITING: Final = 2 * (protocol.MAX_STEERS_PENDING + protocol.MAX_ASKS_IN_FLIGHT)
-EVENT_OVERHEAD: Final = 200  # of an event in the log, beside its text
 ITEM_BYTES: Final = 220  # what one value of its data takes at most, beside its text: an empty set
 
 
@@ -62,6 +62,7 @@ class Hearing:
         "_asks",
         "_channel",
         "_child",
+        "_frame_bytes",
         "_grants",
         "_is_command",
         "_keeper",
@@ -94,6 +95,7 @@ class Hearing:
         self._channel: Channel | None = None
         self._text: bytearray | None = None  # chunks so far
         self._asks = self._steers_sent = 0
+        self._frame_bytes = 0  # of the one at hand
         self._grants, self._is_command = grants, is_command
         self.value: object = None
         self.partial: bytes | None = None
@@ -180,6 +182,7 @@ class Hearing:
         self._keeper.feed(states.ChannelClosed())
 
     def _on_frame(self, frame: bytes) -> None:
+        self._frame_bytes = len(frame)
         try:
             message, text = messages.decode(frame)
         except messages.Malformed as error:
@@ -211,12 +214,12 @@ class Hearing:
         self._keeper.feed(states.BootFailed(Cause.BOOT_FAILED, message.why))
 
     def _event(self, message: messages.Event, text: bytes) -> None:
-        data = self._named(text)
-        size = len(text) + ITEM_BYTES * text.count(b"\n") + EVENT_OVERHEAD
-        self._child._log.add(("child", message.kind, time.time(), data, size))  # noqa: SLF001, TID251 for people
+        data = self._named(message, text)
+        size = self._frame_bytes + ITEM_BYTES * (2 * len(data) + text.count(b"\n"))
+        self._child._log.add("child", message.kind, data, size)  # noqa: SLF001 one object in two halves
 
     def _ask(self, message: messages.Ask, text: bytes) -> None:
-        args = self._named(text)
+        args = self._named(message, text)
         if self._asks >= protocol.MAX_ASKS_IN_FLIGHT:
             msg = "more asks in flight than agreed"
             raise _Unacceptable(msg)
@@ -227,8 +230,7 @@ class Hearing:
         if not self._ward.asks.run(self._grants, message.id, message.tool, args, self._answer):
             if len(self.denials) < MAX_DENIALS:
                 self.denials.append(message.tool)
-            data: dict[str, object] = {"tool": message.tool}
-            self._child._log.add(("executor", "denied", time.time(), data, EVENT_OVERHEAD))  # noqa: SLF001, TID251
+            self._child._log.add("executor", "denied", {"tool": message.tool})  # noqa: SLF001
 
     def _answer(self, frame: bytes) -> None:
         self._asks -= 1
@@ -290,7 +292,11 @@ class Hearing:
         whole, self._text = bytes(self._text), None
         return whole
 
-    def _named(self, text: bytes) -> dict[str, object]:
+    def _named(self, message: messages.Event | messages.Ask, text: bytes) -> dict[str, object]:
+        plain = message.plain
+        if plain is not msgspec.UNSET:
+            _nothing_more(text)
+            return plain  # type: ignore[return-value]
         data = self._decoded(text, protocol.MAX_EVENT_ITEMS)
         if type(data) is dict:
             for key in data:

@@ -75,6 +75,8 @@ class Capture:
             self.close()
             return False
         self._keep(data)
+        if len(data) >= SMALL_BYTES:
+            self._broker.sated(self._fd)
         return True
 
     def _keep(self, data: bytes) -> None:

@@ -111,7 +111,7 @@ class Process:
     def kill_tree(self) -> None:
         """SIGKILL for the whole tree."""
         self.signal(signal.SIGKILL)
-        if self._status is None:
+        if self._status is None or self.pidfd < 0:
             return
         with contextlib.suppress(ProcessLookupError):
             if self._contained:

@@ -68,7 +68,6 @@ _Token: TypeAlias = (
 _EARLY = 2 * protocol.MAX_CHOSEN_HASHES + 2  # items after which a set or dict is looked at for the first time
 _LIST, _TUPLE, _DICT, _SET = Tag.LIST, Tag.TUPLE, Tag.DICT, Tag.SET
 _read = msgspec.json.Decoder(_Token).decode
-_read_lines = msgspec.json.Decoder(_Token).decode_lines
 
 
 def decode(text: bytes | bytearray | memoryview, *, max_bytes: int, max_items: int) -> Value:
@@ -90,38 +89,7 @@ def decode(text: bytes | bytearray | memoryview, *, max_bytes: int, max_items: i
         raise ValueRefused(f"more than {max_bytes} bytes")
     if not raw.endswith(b"\n"):
         raise ValueRefused(f"the text ends within token {total + 1}")
-    if total < _FEW and raw.startswith(b'["d",'):
-        small = _small_dict(raw, total)
-        if small is not None:
-            return small
     return _Builder(total).build(raw)
-
-
-_FEW = 16
-
-
-# What would let a token begin or end elsewhere than at a line's end, which the reader of lines tolerates.
-_ODD = (b" ", b"\t", b"\r", b"\n\n", b"\n,", b",\n", b"[\n", b"\n]")
-
-
-def _small_dict(raw: bytes, total: int) -> Value:
-    """The data of a typical event or ask, names with plain values, at a third of the cost; else None."""
-    for odd in _ODD:
-        if odd in raw:
-            return None
-    try:
-        head, *tokens = _read_lines(raw)
-    except msgspec.MsgspecError:
-        return None  # the builder says where
-    if len(tokens) != total - 1 or type(head) is not _Tagged or head.payload != len(tokens) // 2:
-        return None
-    made: dict[Value, Value] = {}
-    for name, value in zip(tokens[::2], tokens[1::2], strict=False):
-        if type(name) is not str or type(value) is _Tagged:
-            return None
-        made[name] = value
-    plain = head.fold == -1 and head.zone is None and 2 * len(made) == len(tokens)
-    return made if plain else None
 
 
 class _Builder:

@@ -20,7 +20,7 @@ from sandbox_exec.engine import states
 from sandbox_exec.engine.bounds import Bounds
 from sandbox_exec.engine.clocks import Clocks
 from sandbox_exec.engine.failures import in_words, last_line
-from sandbox_exec.engine.hearing import EVENT_OVERHEAD, Hearing
+from sandbox_exec.engine.hearing import Hearing
 from sandbox_exec.engine.outcome import ErrorInfo, ExitInfo, Outcome, Usage
 from sandbox_exec.engine.output import Capture, Output, pipe
 from sandbox_exec.engine.reaper import Exit, Process
@@ -303,7 +303,7 @@ class Warden:
             self._process.signal(number)
 
     def _note(self, kind: str, data: dict[str, object] | None = None) -> None:
-        self._child._log.add(("executor", kind, time.time(), data or {}, EVENT_OVERHEAD))  # noqa: SLF001, TID251
+        self._child._log.add("executor", kind, data or {})  # noqa: SLF001
 
     def _publish(self, ending: states.Ending) -> None:
         self._clocks.cancel()

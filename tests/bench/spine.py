@@ -10,7 +10,9 @@ import gc
 import multiprocessing
 import os
 import random
+import select
 import signal
+import socket
 import statistics
 import sys
 import threading
@@ -74,7 +76,7 @@ def echo():
 
     while True:
         message = channel.receive()
-        channel.send('{"t":"event","kind":"echo"}', b'["d",1]\n"number"\n%d\n' % message[1])
+        channel.send(f'{{"t":"event","kind":"echo","plain":{{"number":{message[1]}}}}}')
 
 
 def mp_stamp(fifo):
@@ -114,9 +116,21 @@ def begun(child):
     return next(e.data["at"] for e in child.events() if e.source == "child" and e.kind == "begun")
 
 
-def gone_at(pidfd):
-    import select
+def spawn_and_kill():
+    """The floor of every end: milliseconds from the kill of a sleeping interpreter to its pidfd."""
+    command = [sys.executable, "-I", "-S", "-c", "import time; time.sleep(60)"]
+    pid = os.posix_spawn(sys.executable, command, os.environ)
+    fd = os.pidfd_open(pid)
+    time.sleep(0.05)
+    asked = time.monotonic_ns()
+    os.kill(pid, signal.SIGKILL)
+    took = (gone_at(fd) - asked) / 1e6
+    os.close(fd)
+    os.waitpid(pid, 0)
+    return took
 
+
+def gone_at(pidfd):
     poll = select.poll()
     poll.register(pidfd, select.POLLIN)
     poll.poll(20_000)
@@ -220,7 +234,7 @@ def many(quick, _folder):
         time.sleep(2 if quick else 5)
         share = 100 * (time.process_time() - used) / (time.monotonic() - wall)
         say("many", f"host CPU with {count} idle children (goal <= 0.1)", value=share, unit="%")
-        took, wrong = [], 0
+        took, floor, wrong = [], [], 0
         for child in random.sample(children, min(100, count // 2)):
             waiter_at = []
 
@@ -238,6 +252,8 @@ def many(quick, _folder):
             outcome = child.outcome()
             wrong += (outcome.state, outcome.exit.signal) != (sx.SubagentState.INTERRUPTED, 9)
             children.remove(child)
+            floor.append(spawn_and_kill())
+        say("many", "floor: python -I -S killed -> its pidfd", floor)
         say("many", "death -> outcome (goal p50 <= 1)", took)
         lost = sum(not child.alive for child in children)
         say("many", "deaths told wrongly, siblings disturbed", value=wrong + lost, unit="")
@@ -247,7 +263,7 @@ def many(quick, _folder):
 
 def flooded(quick, _folder):
     """Cancel and death of one child while 8 others flood events and output."""
-    cancels, deaths = [], []
+    cancels, deaths, floor = [], [], []
     with sx.SandboxExecutor(NONE) as ex:
         floods = [ex.launch(flood) for _ in range(8)]
         for child in floods:
@@ -264,39 +280,41 @@ def flooded(quick, _folder):
                 outcome = child.outcome(20)
                 took.append((time.monotonic_ns() - asked) / 1e6)
                 assert outcome.state.value == ("CANCELLED" if how == "cancel" else "INTERRUPTED")
+            floor.append(spawn_and_kill())
         assert all(child.alive for child in floods)
         for child in floods:
             child.kill()
+    say("flooded", "floor: python -I -S killed -> its pidfd, 8 flooding", floor)
     say("flooded", "cancel -> outcome, 8 flooding (goal p99 <= 5)", cancels)
     say("flooded", "death -> outcome, 8 flooding (goal p99 <= 5)", deaths)
 
 
 def trips(quick, _folder):
     """Round trips over 200 children on one loop, strictly decoded, beside multiprocessing Pipes on epoll."""
-    count, seconds = (50, 0.5) if quick else (200, 2.0)
-    ours = [_our_trips(count, seconds) for _ in range(1 if quick else 3)]
-    theirs = [_mp_trips(count, seconds) for _ in range(1 if quick else 3)]
+    count, seconds, ours, theirs, floor = *((50, 0.5) if quick else (200, 1.0)), [], [], []
+    for _ in range(1 if quick else 7):
+        ours.append(_our_trips(count, seconds))
+        theirs.append(_mp_trips(count, seconds, _Pickled))
+        floor.append(_mp_trips(count, seconds, _Raw))
     say("trips", f"ours, {count} children", value=statistics.median(ours), unit="trips/s")
+    say("trips", f"floor: raw bytes, {count} children", value=statistics.median(floor), unit="trips/s")
     say("trips", f"multiprocessing Pipe, {count} children", value=statistics.median(theirs), unit="trips/s")
-    say(
-        "trips",
-        "ours / Pipe (goal >= 2.0)",
-        value=statistics.median(ours) / statistics.median(theirs),
-        unit="x",
-    )
+    for what, others in (("Pipe (goal >= 2.0)", theirs), ("floor", floor)):
+        ratio = statistics.median(mine / other for mine, other in zip(ours, others, strict=True))
+        say("trips", f"ours / {what}, median of pairs", value=ratio, unit="x")
 
 
 def _our_trips(count, seconds):
-    done = [0]
+    done, text = [0], "x" * 120
     real_add = EventLog.add
     senders = {}
 
-    def add(log, entry):
-        real_add(log, entry)
-        if entry[0] == "child":
+    def add(log, source, *rest):
+        real_add(log, source, *rest)
+        if source == "child":
             done[0] += 1
             if (send := senders.get(id(log))) is not None:
-                send(protocol.pack(protocol.Down.STEER, done[0], "x" * 120))
+                send(protocol.pack("steer", done[0], text))
 
     EventLog.add = add
     try:
@@ -307,11 +325,7 @@ def _our_trips(count, seconds):
             broker = ex._ward.broker
             for child in children:
                 senders[id(child._log)] = child._warden._hearing.send
-                broker.post(
-                    lambda child=child: senders[id(child._log)](
-                        protocol.pack(protocol.Down.STEER, 0, "x" * 120)
-                    )
-                )
+                broker.post(lambda child=child: senders[id(child._log)](protocol.pack("steer", 0, text)))
             time.sleep(0.3)
             start, at = done[0], time.perf_counter()
             time.sleep(seconds)
@@ -324,33 +338,58 @@ def _our_trips(count, seconds):
         EventLog.add = real_add
 
 
-def _mp_trips(count, seconds):
-    import select
+class _Pickled:
+    """multiprocessing's own connection."""
 
+    def __init__(self):
+        self.mine, self.other = multiprocessing.get_context("fork").Pipe()
+        self.fileno, self.send, self.recv = self.mine.fileno, self.mine.send, self.mine.recv
+        self.message = {"type": "steer", "seq": 7, "task": "t-0123456789ab", "text": "x" * 120}
+
+
+class _Raw:
+    """150 bytes over the kind of socket that a channel is."""
+
+    def __init__(self):
+        self.mine, self.other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.fileno, self.send, self.message = self.mine.fileno, self.mine.send, b"x" * 150
+
+    def recv(self):
+        return self.mine.recv(65_536)
+
+
+def raw_echo(sock):
+    while data := sock.recv(65_536):
+        sock.send(data)
+
+
+def _mp_trips(count, seconds, kind):
     context, links, processes = multiprocessing.get_context("fork"), {}, []
-    message = {"type": "steer", "seq": 7, "task": "t-0123456789ab", "text": "x" * 120}
     for _ in range(count):
-        mine, other = context.Pipe()
-        processes.append(context.Process(target=mp_echo, args=(other,), daemon=True))
+        link = kind()
+        target = mp_echo if kind is _Pickled else raw_echo
+        processes.append(context.Process(target=target, args=(link.other,), daemon=True))
         processes[-1].start()
-        other.close()
-        links[mine.fileno()] = mine
+        link.other.close()
+        links[link.fileno()] = link
     poll = select.epoll()
     for fd, link in links.items():
         poll.register(fd, select.EPOLLIN)
-        link.send(message)
+        link.send(link.message)
+    time.sleep(0.3)
     trips, at = 0, time.perf_counter()
     while time.perf_counter() - at < seconds:
         for fd, _ in poll.poll():
-            links[fd].recv()
-            links[fd].send(message)
+            link = links[fd]
+            link.recv()
+            link.send(link.message)
             trips += 1
     rate = trips / (time.perf_counter() - at)
     for process in processes:
         process.kill()
         process.join()
     for link in links.values():
-        link.close()
+        link.mine.close()
     poll.close()
     return rate
 

@@ -208,11 +208,11 @@ class Oracle:
         if self.phase == BOOTING:
             self.phase, self.cause = "ABORTING", ("FAILED", "LAUNCH_FAILED")
 
-    def _event(self, _fields: dict, body: bytes) -> None:
-        self._named(body)
+    def _event(self, fields: dict, body: bytes) -> None:
+        self._named(fields, body)
 
     def _ask(self, fields: dict, body: bytes) -> None:
-        self._named(body)
+        self._named(fields, body)
         if self.stuck >= ASKS:
             raise Foul
         if fields["tool"] == "stuck" and self.script.tools:
@@ -267,7 +267,10 @@ class Oracle:
         whole, self.text = bytes(self.text or b"") + body, None
         return whole
 
-    def _named(self, body: bytes) -> None:
+    def _named(self, fields: dict, body: bytes) -> None:
+        if "plain" in fields:
+            _none(body)
+            return
         found = self._value(body, MAX_EVENT_ITEMS)
         if type(found) is not dict or any(type(key) is not str for key in found):
             raise Foul
@@ -354,8 +357,11 @@ def _fields(frame: bytes) -> tuple[dict, bytes]:
     if any(twice):
         raise Either
     tag = fields.get("t")
-    if type(tag) is not str or tag not in _FIELDS or set(fields) - {"t"} != set(_FIELDS[tag]):
+    plain = {"plain"} if type(tag) is str and tag in {"event", "ask"} else set()
+    if type(tag) is not str or tag not in _FIELDS or set(fields) - {"t"} - plain != set(_FIELDS[tag]):
         raise Foul
+    if plain & set(fields):
+        _check_plain(fields["plain"])
     for name, kind in _FIELDS[tag].items():
         _check(kind, fields[name])
     return fields, body
@@ -367,6 +373,18 @@ def _refuse(_constant: str) -> object:
 
 def _integer(text: str) -> int:
     return int(text) if len(text) < 30 else 1 << 90
+
+
+def _check_plain(data: object) -> None:
+    if type(data) is not dict or len(data) > (MAX_EVENT_ITEMS - 1) // 2:
+        raise Foul
+    for item in (*data, *data.values()):
+        if type(item) is float and item - item != 0:
+            raise Either  # beyond what a float holds
+        if type(item) is int and not -(1 << 63) <= item < 1 << 63:
+            raise Foul
+        if type(item) in {list, dict} or (type(item) is str and re.search("[\ud800-\udfff]", item)):
+            raise Foul
 
 
 def _check(kind: str, value: object) -> None:

@@ -149,11 +149,22 @@ def frame(header: bytes, body: bytes = b"") -> bytes:
 
 def event(rng: Random) -> bytes:
     shape = varied_head if rng.random() < 0.3 else lambda _, tag, **fields: head(tag, **fields)
+    if rng.random() < 0.3:
+        return frame(shape(rng, "event", kind=name(rng), plain=plain(rng)))
     return frame(shape(rng, "event", kind=name(rng)), named(rng))
 
 
 def brief_event(rng: Random) -> bytes:
+    if rng.random() < 0.5:
+        return frame(head("event", kind="step", plain={"n": rng.randrange(1000)}))
     return frame(head("event", kind="step"), b'["d",1]\n"n"\n%d\n' % rng.randrange(1000))
+
+
+def plain(rng: Random) -> dict[str, object]:
+    """Data that may be in the line."""
+    values = [None, True, 0, -(1 << 63), (1 << 63) - 1, 0.1, -0.0, 5e-324, "", "\u00e9\0\n\u2028", *EVIL]
+    names = ["n", "self", "__init__", "", "t", "kind", "\U0001f600"]
+    return {f"{rng.choice(names)}{number}": rng.choice(values) for number in range(rng.randrange(6))}
 
 
 def large_event(rng: Random) -> bytes:
@@ -163,7 +174,10 @@ def large_event(rng: Random) -> bytes:
 
 def ask(rng: Random, tool: str | None = None) -> bytes:
     number = rng.choice([0, 1, rng.getrandbits(52), (1 << 53) - 1])
-    return frame(head("ask", id=number, tool=name(rng) if tool is None else tool), named(rng))
+    tool = name(rng) if tool is None else tool
+    if rng.random() < 0.3:
+        return frame(head("ask", id=number, tool=tool, plain=plain(rng)))
+    return frame(head("ask", id=number, tool=tool), named(rng))
 
 
 def steer_taken(numbers: list[int]) -> bytes:
@@ -237,6 +251,14 @@ WRONG_VALUES = [
     {"t": "event"}, "ready", "result", "executing", "\0", "event ",
 ]  # fmt: skip
 
+BAD_PLAINS = [
+    b"null", b"[]", b"0", b'""', b"true", b'{"a":[]}', b'{"a":{}}', b'{"a":NaN}',
+    b'{"a":9223372036854775808}',
+    b'{"a":-9223372036854775809}', b'{"a":' + b"9" * 5_000 + b"}", b'{"a":"\\ud800"}', b'{"\\ud800":0}',
+    b"{1:1}",
+    b"{" + b",".join(b'"%d":0' % n for n in range(500)) + b"}", b'{"a":1e999}',
+]  # fmt: skip
+
 GARBAGE = [
     b"\n", b"\n\n", b"null\n", b"[]\n", b"{}\n", b'"event"\n', b"1\n", b'{"t":"event"', b'{"t":"event"}\n',
     b'{"t":"nonsense"}\n', b'{"t":""}\n', b'{"t":null}\n', b'{"t":["event"]}\n', b'{"t":1,"kind":""}\n',
@@ -268,6 +290,9 @@ GARBAGE = [
     b'{"t":"failure","kind":"raised","name":"","type_name":"","message":"","errno":65536}\n',
     b'{"t":"failure","kind":"raised","name":"","type_name":"","message":"' + b"m" * 4_001 + b'","errno":0}\n',
     b'{"t":"failure","kind":"raised"}\n',
+    b'{"t":"event","kind":"x","plain":{}}\n["d",0]\n', b'{"t":"ask","id":1,"tool":"x","plain":{}}\n\n',
+    *(b'{"t":"event","kind":"x","plain":%b}\n' % bad for bad in BAD_PLAINS),
+    b'{"t":"result","plain":{}}\n', b'{"t":"partial","plain":{}}\n0\n',
 ]  # fmt: skip
 """Frames that no phase permits and no decoder may take, each for certain."""
 

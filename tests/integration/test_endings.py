@@ -265,6 +265,17 @@ def test_a_child_killed_from_outside_is_told_as_that(case, number):
     assert child.pid is not None
 
 
+def test_a_kill_that_comes_when_all_is_over_is_no_error(case):
+    """It found the descriptors closed (EBADF), between the loop's last step and the caller's own."""
+    child = case.launch(stubborn.in_loop)
+    watch.wait_for_event(child, "here")
+    warden = child._warden
+    child.kill()
+    case.settle(child)
+    warden.strike()
+    assert child.kill() is False
+
+
 def test_a_child_whose_init_is_killed_from_outside_is_told_as_killed(case):
     child = case.launch(stubborn.in_shell)
     spawned = watch.wait_for_event(child, "spawned").data["pid"]

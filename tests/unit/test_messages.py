@@ -1,6 +1,7 @@
 """The first line of a frame: a listed message with exactly its fields, or nothing."""
 
 import json
+import math
 import time
 
 import msgspec
@@ -12,6 +13,8 @@ from fuzz import wire
 from sandbox_exec.engine import messages
 from sandbox_exec.engine.messages import Malformed, decode
 from sandbox_exec.engine.states import Message
+from sandbox_worker import protocol
+from sandbox_worker import values as written
 
 FAILURE = {"kind": "raised", "name": "E", "type_name": "m.E", "message": "no", "errno": 2}
 LEGAL = {
@@ -28,7 +31,12 @@ LEGAL = {
 }
 CLASSES = {cls.__struct_config__.tag: cls for cls in messages.Message.__args__}
 # Of the garbage that no child may send, what is a message and refused for its text, in hearing.py.
-REFUSED_LATER = {b'{"t":"chunk"}\n', b'{"t":"executing"}\nx'}
+REFUSED_LATER = {
+    b'{"t":"chunk"}\n',
+    b'{"t":"executing"}\nx',
+    b'{"t":"event","kind":"x","plain":{}}\n["d",0]\n',
+    b'{"t":"ask","id":1,"tool":"x","plain":{}}\n\n',
+}
 
 
 def frame(tag, **fields):
@@ -118,6 +126,47 @@ def test_garbage_is_refused_at_once_and_not_quoted(garbage):
     }
 
 
+plain_values = (
+    st.none()
+    | st.booleans()
+    | st.integers(-(1 << 63), (1 << 63) - 1)
+    | st.text()
+    | st.floats(allow_nan=False)
+)
+
+
+@given(st.dictionaries(st.text(), plain_values, max_size=8))
+def test_data_whose_values_stand_for_themselves_travels_in_the_line(data):
+    line = written.plain(data)
+    if any(type(value) is float and math.isinf(value) for value in data.values()):
+        assert line is None
+        return
+    message, text = decode(b'{"t":"event","kind":"x","plain":%b}\n' % line.encode())
+    assert text == b""
+    assert list(map(repr, message.plain.items())) == list(map(repr, data.items()))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {"a": b""}, {"a": math.nan}, {"a": 1 << 63}, {"a": -(1 << 63) - 1}, {"a": "\ud800"}, {"\udc80": 1},
+        {"a": []}, {"a": {}}, {"a": ()}, {"a": type("Int", (int,), {})(1)},
+        {"a": type("Text", (str,), {})("x")}, {"a": "x" * 40_000}, {f"{n}": 0 for n in range(500)},
+        {"a": Message.EVENT}, {"a": 1j},
+    ],
+    ids=lambda data: repr(data)[:40],
+)  # fmt: skip
+def test_other_data_does_not(data):
+    assert written.plain(data) is None
+
+
+def test_as_much_data_fits_the_line_as_fits_a_text():
+    data = {f"{n}": n for n in range(499)}
+    message, _ = decode(b'{"t":"ask","id":1,"tool":"x","plain":%b}\n' % written.plain(data).encode())
+    assert message.plain == data
+    assert len(written.encode(data, 65_000, protocol.MAX_EVENT_ITEMS).splitlines()) == 999
+
+
 def check(whole):
     """Decoded to exactly what another reader of JSON sees, or refused."""
     try:
@@ -128,8 +177,9 @@ def check(whole):
     assert text == rest
     fields = json.loads(line)
     assert CLASSES[fields.pop("t")] is type(message)
-    assert fields == msgspec.structs.asdict(message)
-    assert len(msgspec.json.encode(message)) < 30_000 or type(message) is messages.Failure
+    assert fields == {k: v for k, v in msgspec.structs.asdict(message).items() if v is not msgspec.UNSET}
+    plain = getattr(message, "plain", msgspec.UNSET) is not msgspec.UNSET
+    assert len(msgspec.json.encode(message)) < 30_000 or type(message) is messages.Failure or plain
 
 
 @given(st.binary(max_size=200))

@@ -8,6 +8,7 @@ import posix
 from _thread import allocate_lock
 
 from sandbox_worker import protocol
+from sandbox_worker.protocol import unpack
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from typing import Any, Literal
 
 HOST_GONE = 113
+MEMFD = protocol.Down.MEMFD
 
 _sequence = allocate_lock()
 _socket_object: "_socket.socket | None" = None
@@ -26,7 +28,7 @@ def send(header: str, text: bytes = b"") -> None:
     Raises:
         ValueError: the frame is too large.
     """
-    frame = b"%b\n%b" % (header.encode(), text)
+    frame = f"{header}\n".encode() + text
     if len(frame) > protocol.FRAME_BYTES:
         msg = f"a message of {len(frame)} bytes does not fit a frame of {protocol.FRAME_BYTES}"
         raise ValueError(msg)
@@ -76,10 +78,8 @@ _DONTWAIT = 0x40
 def _opened(frame: bytes) -> "tuple[Any, ...]":
     if not frame:
         posix._exit(HOST_GONE)  # noqa: SLF001
-    message = protocol.unpack(frame)
-    if message[0] == protocol.Down.MEMFD:
-        return protocol.unpack(_from_memfd(message[1]))
-    return message
+    message = unpack(frame)
+    return unpack(_from_memfd(message[1])) if message[0] == MEMFD else message
 
 
 def _as_socket() -> "_socket.socket":

@@ -102,8 +102,7 @@ class Context:
         self._require_own_process()
         from sandbox_worker import values
 
-        text = values.encode(data, protocol.CHUNK_BYTES, protocol.MAX_EVENT_ITEMS)
-        channel.send('{"t":"event","kind":%s}' % values.quote(kind[: protocol.MAX_NAME]), text)
+        channel.send(*_with_data('{"t":"event","kind":%s' % values.quote(kind[: protocol.MAX_NAME]), data))
 
     def partial(self, value: object) -> None:
         """Leaves a partial result: the outcome shows the last one if this child is cut short."""
@@ -133,14 +132,13 @@ class Context:
 
         if len(self._asks) >= protocol.MAX_ASKS_IN_FLIGHT:
             raise ToolFailed("busy")
-        text = values.encode(args, protocol.CHUNK_BYTES, protocol.MAX_EVENT_ITEMS)
         self._asked += 1
         number, pending = self._asked, _Pending()
+        header = '{"t":"ask","id":%d,"tool":%s' % (number, values.quote(tool[: protocol.MAX_NAME]))
+        message = _with_data(header, args)
         self._asks[number] = pending
         try:
-            channel.send(
-                '{"t":"ask","id":%d,"tool":%s}' % (number, values.quote(tool[: protocol.MAX_NAME])), text
-            )
+            channel.send(*message)
             status, payload = self._wait(pending)
         finally:
             del self._asks[number]
@@ -192,6 +190,15 @@ class Context:
         if posix.getpid() != self._owner:
             msg = "this is a forked copy: the channel to the host belongs to the child that forked it"
             raise RuntimeError(msg)
+
+
+def _with_data(header: str, data: dict[str, object]) -> tuple[str, bytes]:
+    """Completes the line of an event or ask: its data is in it, or is its text."""
+    from sandbox_worker import values
+
+    if (plain := values.plain(data)) is not None:
+        return f'{header},"plain":{plain}}}', b""
+    return header + "}", values.encode(data, protocol.CHUNK_BYTES, protocol.MAX_EVENT_ITEMS)
 
 
 class shielded:  # noqa: N801 used like a function

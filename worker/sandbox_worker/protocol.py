@@ -8,7 +8,8 @@ One channel per child, a SOCK_SEQPACKET pair: a frame is a message, nothing is e
 * Down (host to worker): one marshalled tuple ``(kind, ...)``. The worker trusts its host.
 * Up (worker to host): one line of JSON, a newline, then the *value text* that belongs to the
   message, if any. The host believes nothing: ``engine/messages.py`` decodes the line strictly and
-  ``engine/values.py`` the text.
+  ``engine/values.py`` the text. The data of an event or ask, if it is small and its values stand for
+  themselves, is in the line instead, as ``plain``.
 
 A value text is a flat pre-order list of tokens, one JSON token a line, each line ended by a newline.
 ``None``, booleans, ints of 64 bits, finite floats and strings without lone surrogates stand for
@@ -51,6 +52,8 @@ TOKEN_OVERHEAD = 3  # two quotes and the line's end: not counted against result_
 DEFAULT_RESULT_BYTES = 4 << 20
 DEFAULT_RESULT_ITEMS = 1 << 18
 MAX_EVENT_ITEMS = 1_000  # of an event's or ask's data, which is decoded on the loop: 9,000 cost it 25 ms
+MAX_PLAIN_PAIRS = (MAX_EVENT_ITEMS - 1) // 2
+PLAIN_BYTES = 32_768
 
 # Conversation bounds.
 MAX_STEER_CHARACTERS = 16_000

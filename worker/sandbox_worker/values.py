@@ -71,6 +71,30 @@ def encode(value: object, max_bytes: int, max_items: int) -> bytes:
     return bytes(encoder.text)
 
 
+def plain(data: "dict[str, Any]") -> str | None:
+    """The JSON of a small dict whose values stand for themselves; None for any other."""
+    if len(data) > protocol.MAX_PLAIN_PAIRS:
+        return None
+    pairs = []
+    for name, value in data.items():
+        kind = type(value)
+        if kind is str:
+            token = _quote(value)
+        elif (kind is int and -(1 << 63) <= value < 1 << 63) or (kind is float and value - value == 0):
+            token = repr(value)
+        elif value is None or kind is bool:
+            token = "null" if value is None else "true" if value else "false"
+        else:
+            return None
+        pairs.append(f"{_quote(name)}:{token}")
+    made = f"{{{','.join(pairs)}}}"
+    try:
+        size = len(made.encode())
+    except UnicodeEncodeError:
+        return None
+    return made if size <= protocol.PLAIN_BYTES else None
+
+
 def quote(text: str) -> str:
     """Makes a JSON string for a header line. Lone surrogates, which JSON cannot carry, become escapes."""
     return _quote(text.encode("utf-8", "backslashreplace").decode())
