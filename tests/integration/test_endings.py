@@ -450,7 +450,7 @@ def test_children_do_not_outlive_a_killed_host(profile, tmp_path):
     kinds = "loop,loop,loop,deaf,sleep,shell,program,stopped"
     with hosts.started("hold_children", profile, tmp_path, kinds) as (host, told):
         assert len(told["pids"]) == 8
-        assert len(alive_with(str(tmp_path))) >= 8 + 2  # and the sleeps
+        assert wait_until(lambda: len(alive_with(str(tmp_path))) >= 8 + 2)  # and the sleeps
         host.kill()
         host.wait()
         wait_until(lambda: not alive_with(str(tmp_path)), 2)
