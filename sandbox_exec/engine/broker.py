@@ -21,14 +21,12 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from functools import partial
 from typing import Final
 
 Command = Callable[[], None]
 BATCH: Final = 256
 LONGEST_WAIT: Final = 3_600.0  # seconds; epoll takes at most 24 days
 REST_SECONDS: Final = 0.001  # epoll's resolution
-HANG_UP_SECONDS: Final = 0.002  # from the first closed descriptor of a process that dies to its end
 
 
 class Deadline:
@@ -64,7 +62,6 @@ class Broker:
         self._sated: dict[int, None] = {}  # a queue
         self._flooded = self._resting = False
         self._owed = 0.0  # seconds of rest
-        self._hung_up: dict[int, Deadline] = {}  # until then they are not looked at
         self._stopping = False
         self._on_error = on_error
         self._thread = threading.Thread(target=self._run, name="sandbox-exec broker", daemon=True)
@@ -110,8 +107,6 @@ class Broker:
 
     def watch_writable(self, fd: int, *, on: bool) -> None:
         """Adds or drops interest in `fd` being writable."""
-        if fd in self._hung_up:
-            return
         self._sated.pop(fd, None)
         self._epoll.modify(fd, select.EPOLLIN | select.EPOLLOUT if on else select.EPOLLIN)
 
@@ -123,16 +118,12 @@ class Broker:
     def forget(self, fd: int) -> None:
         """No more turns for `fd`; to be called before it is closed."""
         self._sated.pop(fd, None)
-        aside = self._hung_up.pop(fd, None)
-        if aside is not None and aside.call is not None:
-            aside.cancel()
-            del self._turns[fd]
-        elif self._turns.pop(fd, None) is not None or self._urgent.pop(fd, None) is not None:
+        if self._turns.pop(fd, None) is not None or self._urgent.pop(fd, None) is not None:
             self._epoll.unregister(fd)
 
     def sated(self, fd: int) -> None:
         """Says of `fd`, in its turn, that it had its fill: it queues for the next."""
-        if fd not in self._turns or fd in self._hung_up:  # what is left there is little
+        if fd not in self._turns:
             return
         self._epoll.modify(fd, 0)  # a hang-up is reported all the same
         self._sated[fd] = None
@@ -157,20 +148,6 @@ class Broker:
 
     def _rested(self) -> None:
         self._resting = False
-
-    def _set_aside(self, fd: int) -> bool:
-        """Leaves a source that hung up alone for a moment; False if that was done before.
-
-        Most hang up because their process dies. Who does not look at three closed descriptors first is out
-        of its way (their wake-ups preempt it), and learns of the death half a millisecond earlier.
-        """
-        if fd in self._hung_up:
-            return False
-        self._sated.pop(fd, None)
-        self._epoll.unregister(fd)  # a hang-up cannot be masked
-        register = partial(self._epoll.register, fd, select.EPOLLIN)
-        self._hung_up[fd] = self.call_at(time.monotonic() + HANG_UP_SECONDS, register)
-        return True
 
     def call_at(self, at: float, call: Command) -> Deadline:
         """Runs `call` at this time of `time.monotonic`."""
@@ -202,12 +179,10 @@ class Broker:
         for fd, _ in events:
             if fd in urgent:
                 urgent[fd]()
-        for fd, event in events:
+        for fd, _ in events:
             if commands:
                 self._obey()
             if (turn := turns.get(fd)) is not None:
-                if event & select.EPOLLHUP and self._set_aside(fd):
-                    continue
                 turn()
         self._obey()
         if self._timers:
