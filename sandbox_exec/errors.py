@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import builtins
+from functools import cache
+from typing import Final
+
 
 class SandboxError(Exception):
     """Base of all errors raised by this package."""
@@ -45,11 +49,49 @@ class ExecutorClosed(SandboxError, RuntimeError):
 
 
 class ChildError(SandboxError):
-    """A child did not succeed; raised by `Outcome.unwrap`."""
+    """A child did not succeed; raised by `Outcome.unwrap` and `Future.result`."""
+
+    def __str__(self) -> str:
+        return str(self.args[0]) if self.args else ""  # KeyError's own would quote it
 
 
 class ChildFailed(ChildError):
     """The target raised, exited with an error, or met a limit."""
+
+
+# Not the groups, which cannot be made of a message, nor what ends iteration, which no generator or
+# coroutine lets pass.
+_BUILTIN: Final[dict[str, type[Exception]]] = {
+    f"builtins.{name}": cls
+    for name, cls in vars(builtins).items()
+    if isinstance(cls, type)
+    and issubclass(cls, Exception)
+    and not issubclass(cls, BaseExceptionGroup | StopIteration | StopAsyncIteration)
+}
+
+
+def failed_as(type_name: str, message: str) -> ChildFailed:
+    """A `ChildFailed` that is also an instance of the built-in class of this qualified name, if it is one."""
+    return _mixed(type_name)(message) if type_name in _BUILTIN else ChildFailed(message)
+
+
+@cache
+def _mixed(type_name: str) -> type[ChildFailed]:
+    builtin = _BUILTIN[type_name]
+
+    def __init__(self: Exception, message: str) -> None:  # noqa: N807 it becomes the class's
+        try:
+            builtin.__init__(self, message)
+        except TypeError:  # UnicodeDecodeError and its kind are made of five parts
+            Exception.__init__(self, message)
+        self.args = (message,)
+
+    def __reduce__(self: Exception) -> tuple[object, ...]:  # noqa: N807 "
+        return failed_as, (type_name, self.args[0])
+
+    members = {"__init__": __init__, "__reduce__": __reduce__, "__module__": __name__}
+    members["__doc__"] = ChildFailed.__doc__
+    return type("ChildFailed", (ChildFailed, builtin), members)
 
 
 class ChildInterrupted(ChildError):

@@ -10,25 +10,32 @@ import secrets
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final, Self
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, ParamSpec, Self, TypeVar
 
 from sandbox_exec.confinement.plan import compile_plan
 from sandbox_exec.confinement.profile import Limits, Profile, load_profile
 from sandbox_exec.engine import assignment
 from sandbox_exec.engine.child import Child
-from sandbox_exec.engine.payload import Command
+from sandbox_exec.engine.future import ChildFuture
+from sandbox_exec.engine.payload import Command, Reach
 from sandbox_exec.engine.ward import Ward, close_all
 from sandbox_exec.errors import ConfigError, ExecutorClosed, LaunchError
 
 if TYPE_CHECKING:
     from types import TracebackType
 
+P = ParamSpec("P")
+T = TypeVar("T")
 DESCRIPTORS_A_CHILD: Final = 6  # channel, pidfds of init and worker, stdout, stderr, init's status pipe
 OWN_DESCRIPTORS: Final = 64
 
 
-class SandboxExecutor:
+class SandboxExecutor(Executor):
     """Runs each job in a process of its own, and says how it ended.
+
+    A `concurrent.futures.Executor`, whose jobs do not share a process; `launch` is the fuller form.
 
     Args:
         profile: name of the profile that children run under. Until the wall exists only profiles that
@@ -37,9 +44,13 @@ class SandboxExecutor:
         start: "exec" gives every child a fresh interpreter; the only way there is yet.
         spares: children made ahead; none can be yet.
         python: the interpreter of the children; the host's own by default.
+        imports: top-level packages that the children can import, beside the standard library, the host's
+            site-packages and the target's own package: the directories that hold them are added to their
+            sys.path. With () not even the target's own is, and it is sent by value.
 
-    Use it as a context manager: nothing that it started survives it. The threads and the launcher come
-    up with the first launch.
+    Use it as a context manager: nothing that it started survives it. What was submitted is finished first;
+    leaving by an exception ends everything at once. The threads and the launcher come up with the first
+    launch.
     """
 
     def __init__(
@@ -50,6 +61,7 @@ class SandboxExecutor:
         start: str | None = None,
         spares: int = 0,
         python: str | None = None,
+        imports: Sequence[str] | None = None,
     ) -> None:
         self._profile: Profile = load_profile(profile)
         if start not in {None, "exec"} or spares != 0:
@@ -58,6 +70,11 @@ class SandboxExecutor:
         if type(max_children) is not int or max_children < 1:
             msg = f"max_children must be a positive whole number, not {max_children!r}"
             raise ConfigError(msg)
+        if isinstance(imports, str):
+            msg = f"imports must be a list of package names, not {imports!r}: write imports=[{imports!r}]"
+            raise ConfigError(msg)
+        self._reach = Reach(None if imports is None else tuple(imports))
+        self._reach.directories(None)  # the names are looked up once here, to be refused early
         _make_room(max_children)
         self._max_children, self._python = max_children, python
         self._numbers = itertools.count()
@@ -65,6 +82,23 @@ class SandboxExecutor:
         self._ward: Ward | None = None
         self._closed = False
         _executors.add(self)
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> ChildFuture[T]:
+        """Runs ``fn(*args, **kwargs)`` in a child of its own.
+
+        Returns:
+            Its future, with the child in ``future.child``. ``future.cancel()`` also ends a running job.
+            ``result()`` and ``exception()`` give what `Outcome.unwrap` returns or raises; of a cancelled
+            child, as with every executor, `concurrent.futures.CancelledError`.
+
+        Raises:
+            ConfigError, ExecutorClosed, LaunchError: see `launch`.
+        """
+        child = self._started(Request(fn, args, kwargs), submitted=True)
+        assert self._ward is not None
+        future: ChildFuture[T] = ChildFuture(child, self._ward.callbacks.submit)
+        child.call_at_end(future.end)
+        return future
 
     def launch(  # noqa: PLR0913 the public signature
         self,
@@ -101,16 +135,32 @@ class SandboxExecutor:
             ExecutorClosed: the executor was shut down, or made before a fork.
             LaunchError: the executor's own threads cannot be started.
         """
-        chosen = self._profile if profile is None else load_profile(profile)
-        plan = compile_plan(chosen, limits)
+        return self._started(
+            Request(target, args, kwargs or {}, profile, limits, env or {}, cwd, stdin, name)
+        )
+
+    def _started(self, request: Request, *, submitted: bool = False) -> Child:
+        chosen = self._profile if request.profile is None else load_profile(request.profile)
+        plan = compile_plan(chosen, request.limits)
         identity = f"sa-{next(self._numbers)}-{secrets.token_hex(4)}"
-        given = assignment.stdin_bytes(stdin)
+        given = assignment.stdin_bytes(request.stdin)
+        target = request.target
         frame = assignment.packed(
-            identity, target, args, kwargs or {}, chosen.environment, env or {}, cwd, has_stdin=bool(given)
+            identity,
+            target,
+            request.args,
+            request.kwargs,
+            chosen.environment,
+            request.env,
+            request.cwd,
+            has_stdin=bool(given),
+            reach=self._reach,
         )
         ward = self._opened()
-        child = Child(ward, identity, assignment.name_of(target) if name is None else name)
-        ward.launch(child, plan, frame, given, is_command=isinstance(target, Command))
+        name = assignment.name_of(target) if request.name is None else request.name
+        child = Child(ward, identity, name)
+        is_command = isinstance(target, Command)
+        ward.launch(child, plan, frame, given, is_command=is_command, submitted=submitted)
         return child
 
     def _opened(self) -> Ward:
@@ -134,25 +184,35 @@ class SandboxExecutor:
     def statistics(self) -> dict[str, object]:
         """Counts: live, queued, started, ended (by state)."""
         if self._ward is None:
-            return {"live": 0, "queued": 0, "started": 0, "ended": {}}
+            return {"live": 0, "queued": 0, "started": 0, "ended": {}, "spares": 0}
         return self._ward.statistics()
 
-    def shutdown(self, *, wait: bool = True) -> None:
-        """Ends every child, in reverse order of start, and the executor; idempotent.
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Ends the executor; idempotent. Nothing more is taken from now on.
+
+        Submitted jobs are finished first; then launched children, which belong to their holder, are ended
+        in reverse order of start.
 
         Args:
-            wait: False returns while the children still end; nothing more is launched in any case.
+            wait: False returns at once, while all this happens.
+            cancel_futures: cancels the submitted jobs that have not begun.
         """
-        with self._lock:
-            self._closed, ward = True, self._ward
+        ward = self._shut()
         if ward is None:
             return
-        if wait:
-            ward.close()
+        if wait and not ward.broker.is_current:  # there a collector may run a program's __del__
+            _finish(ward, cancel_futures)
             return
-        ward.shut("the executor was shut down: make a new one")
-        ward.end_children()
-        threading.Thread(target=self.shutdown, name="sandbox-exec shutdown", daemon=True).start()
+        threading.Thread(
+            target=_finish, args=(ward, cancel_futures), name="sandbox-exec shutdown", daemon=True
+        ).start()
+
+    def _shut(self) -> Ward | None:
+        with self._lock:
+            self._closed = True
+        if self._ward is not None:
+            self._ward.shut("the executor was shut down: make a new one")
+        return self._ward
 
     def __enter__(self) -> Self:
         return self
@@ -160,7 +220,30 @@ class SandboxExecutor:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        ward = self._shut()
+        if error is not None and ward is not None:
+            ward.close()
         self.shutdown()
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What `SandboxExecutor.launch` is given."""
+
+    target: object
+    args: Sequence[object]
+    kwargs: Mapping[str, object]
+    profile: str | None = None
+    limits: Limits | None = None
+    env: Mapping[str, str] = field(default_factory=dict)
+    cwd: str | os.PathLike[str] | None = None
+    stdin: bytes | str | None = None
+    name: str | None = None
+
+
+def _finish(ward: Ward, cancel_queued: bool) -> None:
+    ward.finish_submitted(cancel_queued=cancel_queued)
+    ward.close()
 
 
 def _make_room(max_children: int) -> None:

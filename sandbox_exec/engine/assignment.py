@@ -17,7 +17,7 @@ from sandbox_worker import protocol
 MAX_STRING: Final = 128 * 1024 - 1  # MAX_ARG_STRLEN of execve
 
 
-def packed(
+def packed(  # noqa: PLR0913 what one launch is given
     identity: str,
     target: object,
     args: Sequence[object],
@@ -27,6 +27,7 @@ def packed(
     cwd: str | os.PathLike[str] | None,
     *,
     has_stdin: bool,
+    reach: payload.Reach,
 ) -> bytes:
     """The Run message.
 
@@ -39,6 +40,7 @@ def packed(
         env: further variables.
         cwd: the child's directory; the host's own by default.
         has_stdin: a descriptor for it follows the message.
+        reach: which modules the child can import.
 
     Raises:
         ConfigError: a part of it cannot be had.
@@ -61,7 +63,7 @@ def packed(
         parts["argv"] = _argv(target)
         _check_total(target.argv, parts["env"])
     elif callable(target):
-        parts["target"], places = payload.packed_target(target)
+        parts["target"], places = payload.packed_target(target, reach)
         parts["path"] = [*payload.site_directories(), *places]
         parts["args"] = payload.packed_args(args, dict(kwargs))
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from typing import TYPE_CHECKING
 
@@ -12,10 +13,16 @@ from sandbox_exec.errors import ExecutorClosed
 from sandbox_worker import protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    import asyncio
+    from collections.abc import Callable, Generator, Iterator
 
     from sandbox_exec.engine.ward import Ward
     from sandbox_exec.engine.warden import Warden
+
+
+def _set(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
 
 
 class Receipt:
@@ -50,7 +57,7 @@ class Child:
     """
 
     __slots__ = (
-        "__weakref__", "_accepting", "_log", "_outcome", "_pending", "_serial", "_state",
+        "__weakref__", "_accepting", "_at_end", "_log", "_outcome", "_pending", "_serial", "_state",
         "_waiters", "_ward", "_warden", "degraded", "id", "name", "pid",
     )  # fmt: skip
 
@@ -63,6 +70,7 @@ class Child:
         self._state = SubagentState.PENDING
         self._outcome: Outcome | None = None
         self._waiters: list[threading.Event] | None = None
+        self._at_end: list[Callable[[], None]] = []
         self._log = EventLog(ward.lock)
         self._accepting = True
         self._pending: dict[int, Receipt] | None = None
@@ -112,6 +120,50 @@ class Child:
             if waiter in (self._waiters or ()):
                 self._waiters.remove(waiter)
         return self._outcome is not None
+
+    async def wait(self) -> Outcome:
+        """Waits for the end, from asyncio; cancelling the waiting task leaves the child alone."""
+        import asyncio
+
+        loop = asyncio.get_running_loop()
+        ended = loop.create_future()
+
+        def tell() -> None:
+            with contextlib.suppress(RuntimeError):  # the event loop was closed meanwhile
+                loop.call_soon_threadsafe(_set, ended)
+
+        self.call_at_end(tell)
+        try:
+            await ended
+        finally:
+            self._forget_at_end(tell)
+        return self.outcome()
+
+    def __await__(self) -> Generator[object, None, Outcome]:
+        """Waits for the end; cancelling the awaiting task cancels the child."""
+        return self._wait_or_cancel().__await__()
+
+    async def _wait_or_cancel(self) -> Outcome:
+        import asyncio
+
+        try:
+            return await self.wait()
+        except asyncio.CancelledError:
+            self.cancel("the task that awaited it was cancelled")
+            raise
+
+    def call_at_end(self, call: Callable[[], None]) -> None:
+        """Runs `call`, which must be quick and must not raise, once: on the loop at the end, or now."""
+        with self._ward.lock:
+            if self._outcome is None:
+                self._at_end.append(call)
+                return
+        call()
+
+    def _forget_at_end(self, call: Callable[[], None]) -> None:
+        with self._ward.lock:
+            if call in self._at_end:
+                self._at_end.remove(call)
 
     def steer(self, text: str) -> Receipt:
         """Sends a text for the child's next boundary.
@@ -210,6 +262,9 @@ class Child:
         with self._ward.lock:
             self._outcome, self._state, self._warden = outcome, outcome.state, None
             waiters, self._waiters = self._waiters or [], None
+            at_end, self._at_end = self._at_end, []
         self._log.close()
         for waiter in waiters:
             waiter.set()
+        for call in at_end:
+            call()

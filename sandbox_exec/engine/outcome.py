@@ -7,7 +7,7 @@ from typing import Final
 
 from sandbox_exec.engine.output import Output
 from sandbox_exec.engine.states import SubagentState
-from sandbox_exec.errors import ChildCancelled, ChildError, ChildFailed, ChildInterrupted
+from sandbox_exec.errors import ChildCancelled, ChildError, ChildFailed, ChildInterrupted, failed_as
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,18 +100,24 @@ class Outcome:
         """The value.
 
         Raises:
-            ChildFailed, ChildInterrupted, ChildCancelled: by state.
+            ChildFailed, ChildInterrupted, ChildCancelled: by state; see `exception`.
         """
         if self.error is None:
             return self.value
-        raise self._as_exception()
+        raise self.exception()
 
-    def _as_exception(self) -> ChildError:
+    def exception(self) -> ChildError:
+        """What `unwrap` raises for a child that did not succeed.
+
+        A `ChildFailed` is also an instance of the built-in exception class that the child raised, if it
+        was one; no other class is rebuilt.
+        """
         error = self.error or ErrorInfo("UNKNOWN")
-        cls = _BY_STATE[self.state]
         said = f": {error.message}" if error.message else ""
         how = f" (signal {self.exit.signal})" if self.exit.signal else ""
-        raised = cls(f"child {self.child_id} {self.state}, {error.classification}{how}{said}")
+        message = f"child {self.child_id} {self.state}, {error.classification}{how}{said}"
+        cls = _BY_STATE[self.state]
+        raised = failed_as(error.type_name, message) if cls is ChildFailed else cls(message)
         if error.traceback_text:
             raised.__cause__ = _RemoteTraceback(error.traceback_text)
         return raised

@@ -6,12 +6,14 @@ Everything that cannot be sent is a ConfigError before a process exists.
 
 from __future__ import annotations
 
+import importlib.util
 import marshal
+import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import CodeType, FunctionType, ModuleType
+from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Final
 
 from sandbox_exec.errors import ConfigError
@@ -93,30 +95,130 @@ def _can_send(value: object) -> bool:
     return True
 
 
-def packed_target(target: Callable[..., object]) -> tuple[tuple[object, ...], list[str]]:
-    """Encodes a callable, and tells which directories of the host's path its module needs.
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """Which modules a child can import beside the standard library's.
+
+    Attributes:
+        imports: top-level packages whose directories it is given, beside the target's own; () gives it none.
+    """
+
+    imports: Sequence[str] | None = None
+
+    def directories(self, module: object) -> list[str]:
+        """The directories for a target of this module, in the order of the host's sys.path.
+
+        Raises:
+            ConfigError: one of `imports` is not to be found.
+        """
+        tops = list(self.imports or ())
+        if self.imports != () and isinstance(module, str):
+            tops.append(module.partition(".")[0])
+        found = {place for top in tops for place in self._places(top, asked=top in (self.imports or ()))}
+        order = {entry or os.getcwd(): number for number, entry in enumerate(sys.path)}
+        return sorted(found, key=lambda place: (order.get(place, len(order)), place))
+
+    def missing(self, modules: Iterable[str], directories: Sequence[str]) -> str:
+        """The first of these modules that a child with these directories will not find, or ""."""
+        known = {*directories, *site_directories()}
+        for module in modules:
+            top = module.partition(".")[0]
+            if top in sys.stdlib_module_names or top in {"sandbox_worker", "__main__"}:
+                continue
+            places = self._places(top, asked=False)
+            if not known.intersection(places):
+                return module
+        return ""
+
+    @staticmethod
+    def _places(top: str, *, asked: bool) -> list[str]:
+        loaded = sys.modules.get(top)
+        file, inside = getattr(loaded, "__file__", None), list(getattr(loaded, "__path__", ()))
+        if loaded is None:
+            try:
+                spec = importlib.util.find_spec(top)
+            except (ImportError, ValueError):
+                spec = None
+            if spec is None and asked:
+                msg = f"imports={top!r}: no module of this name is to be found here"
+                raise ConfigError(msg)
+            file = spec.origin if spec is not None and spec.has_location else None
+            inside = list(spec.submodule_search_locations or ()) if spec is not None else []
+        # A namespace package has several directories, and no file; a built-in module has none.
+        return [str(Path(place).parent) for place in (inside or [file]) if place is not None]
+
+
+def packed_target(target: Callable[..., object], reach: Reach) -> tuple[tuple[object, ...], list[str]]:
+    """Encodes a callable, and tells which directories of the host's path the child needs.
 
     A self-contained function goes as its code: nothing is imported for it but the modules it names. What
     the child can import goes by reference, the rest by value.
 
     Raises:
-        ConfigError: it cannot be sent at all.
+        ConfigError: it cannot be sent at all, or needs a module that the child will not find.
     """
     module, name = getattr(target, "__module__", None), getattr(target, "__qualname__", None)
-    places = _directories(module) if isinstance(module, str) else []
+    places = reach.directories(module)
     if isinstance(target, FunctionType) and (modules := _named_modules(target)) is not None:
         made_of = (target.__name__, module, target.__globals__.get("__package__"), modules)
         defaults = (target.__defaults__, target.__kwdefaults__)
         return ("code", marshal.dumps(target.__code__), *made_of, marshal.dumps(defaults)), places
     if isinstance(module, str) and isinstance(name, str) and _is_importable(target, module, name):
-        return ("ref", module, name), places
+        if not reach.missing([module], places):
+            return ("ref", module, name), places
+        return _by_value(target, module, reach, places)
+    return _by_value(target, "", reach, places)
+
+
+def _by_value(
+    target: Callable[..., object], module: str, reach: Reach, places: list[str]
+) -> tuple[tuple[object, ...], list[str]]:
+    """By cloudpickle; what belongs to `module` goes along, rather than as a reference to it."""
     import cloudpickle
 
+    own = sys.modules.get(module)
     try:
-        return ("value", cloudpickle.dumps(target)), places
+        if own is not None:
+            cloudpickle.register_pickle_by_value(own)
+        try:
+            data, modules = _watched_dumps(target)
+        finally:
+            if own is not None:
+                cloudpickle.unregister_pickle_by_value(own)
     except Exception as error:
         msg = f"cannot send {target!r} by value: {type(error).__name__}: {error}. Make it importable by name."
         raise ConfigError(msg) from error
+    if missing := reach.missing((name for name in modules if name != module), places):
+        msg = (
+            f"cannot send {target!r} to the child: it needs the module {missing!r}, which the child will not "
+            f"find. Give imports=[{missing.partition('.')[0]!r}] to the executor."
+        )
+        raise ConfigError(msg)
+    return ("value", data), places
+
+
+_NAMED: Final = (type, FunctionType, BuiltinFunctionType)
+
+
+def _watched_dumps(value: object) -> tuple[bytes, list[str]]:
+    """The pickle, and the modules that it refers to by name."""
+    import io
+
+    import cloudpickle
+
+    modules: list[str] = []
+
+    class Watching(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
+        def persistent_id(self, found: object) -> None:
+            module = getattr(found, "__module__", None)
+            if isinstance(found, ModuleType):
+                modules.append(found.__name__)
+            elif isinstance(found, _NAMED) and isinstance(module, str):
+                modules.extend([module] if _is_importable(found, module, found.__qualname__) else ())
+
+    made = io.BytesIO()
+    Watching(made).dump(value)
+    return made.getvalue(), modules
 
 
 # What could see more of a function's module than the names in its code.
@@ -165,15 +267,6 @@ def _is_importable(target: object, module: str, name: str) -> bool:
             return False
         found = getattr(found, part, None)
     return found is target
-
-
-def _directories(module: str) -> list[str]:
-    top = sys.modules.get(module.partition(".")[0])
-    file = getattr(top, "__file__", None)
-    locations = list(getattr(top, "__path__", []))  # a namespace package has several, and no file
-    if not locations and file is None:
-        return []  # built in or frozen
-    return [str(Path(place).parent) for place in (locations or [file]) if place is not None]
 
 
 def site_directories() -> list[str]:

@@ -49,7 +49,8 @@ class Pool:
         for _ in self._threads:
             self._jobs.put(None)
         for thread in self._threads:
-            thread.join(timeout=1.0)
+            if thread is not threading.current_thread():
+                thread.join(timeout=1.0)
 
     def _run(self) -> None:
         while (job := self._jobs.get()) is not None:

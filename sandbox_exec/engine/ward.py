@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from sandbox_exec.engine.child import Child
 
 DECODERS = 2
+CALLBACK_THREADS = 4  # of futures; one that waits for another job must not keep all the others waiting
 
 
 class Ward:
@@ -46,6 +47,7 @@ class Ward:
         self.broker = Broker(self._collapse)
         self.pool = Pool("decoder", DECODERS)
         self.asks = Asks(self.broker, time.monotonic)
+        self.callbacks = Pool("callbacks", CALLBACK_THREADS)
         self.pids: set[int] = set()
         try:
             self._spawner = Spawner(python)
@@ -57,6 +59,7 @@ class Ward:
         self._wardens: dict[str, tuple[Child, Warden]] = {}  # live and queued, oldest first
         self._queue: deque[tuple[Child, Warden]] = deque()
         self._running: set[str] = set()
+        self._submitted: set[str] = set()
         self._closed: str | None = None
         self.abandoned = self._over = self._retired = False
         self._closing = threading.RLock()  # a signal handler may shut down in the midst of it
@@ -73,6 +76,7 @@ class Ward:
         *,
         is_command: bool = False,
         grants: Mapping[str, Tool] | None = None,
+        submitted: bool = False,
     ) -> None:
         """Takes a child in. From any thread.
 
@@ -83,6 +87,7 @@ class Ward:
             stdin: see `Warden`.
             is_command: the target is a program.
             grants: the host tools that the child may ask for, by name.
+            submitted: it is finished before the executor ends, instead of being ended.
 
         Raises:
             ExecutorClosed: no more children are taken.
@@ -93,6 +98,8 @@ class Ward:
                 raise ExecutorClosed(self._closed)
             child._warden = warden  # noqa: SLF001 one object in two halves
             self._wardens[child.id] = child, warden
+            if submitted:
+                self._submitted.add(child.id)
             self._started += 1
             self.broker.post(lambda: self._admit(child, warden))
 
@@ -109,6 +116,7 @@ class Ward:
         """Nothing of this child is left; the next in the queue may start. On the loop."""
         with self.lock:
             self._wardens.pop(child.id, None)
+            self._submitted.discard(child.id)
         self._running.discard(child.id)
         self._close_if_retired()
         while self._queue and len(self._running) < self._max:
@@ -129,12 +137,23 @@ class Ward:
         with self.lock:
             queued = sum(child.state is states.SubagentState.PENDING for child, _ in self._wardens.values())
             live = sum(child.alive for child, _ in self._wardens.values()) - queued
-            return {"live": live, "queued": queued, "started": self._started, "ended": dict(self._ended)}
+            ended = dict(self._ended)
+            return {"live": live, "queued": queued, "started": self._started, "ended": ended, "spares": 0}
 
     def shut(self, why: str) -> None:
         """Takes no more children; idempotent."""
         with self.lock:
             self._closed = self._closed or why
+
+    def finish_submitted(self, *, cancel_queued: bool = False) -> None:
+        """Waits until the submitted jobs are over; those that have not begun may be cancelled instead."""
+        with self.lock:
+            children = [child for child, _ in self._wardens.values() if child.id in self._submitted]
+        for child in children if cancel_queued else ():
+            if child.state is states.SubagentState.PENDING:
+                child.cancel("the executor is shut down")
+        for child in children:
+            child.outcome()
 
     def end_children(self) -> None:
         """Asks every child to end, in reverse order of start."""
@@ -174,6 +193,7 @@ class Ward:
         self._spawner.close()
         self.pool.close()
         self.asks.close()
+        self.callbacks.close()
         self.broker.close()
         _wards.discard(self)
 
@@ -220,8 +240,10 @@ _wards: weakref.WeakSet[Ward] = weakref.WeakSet()
 
 
 def close_all() -> None:
-    """Ends every engine, also of executors that nobody holds any more."""
+    """Ends every engine, also of executors that nobody holds any more; what was submitted is finished."""
     for ward in list(_wards):
+        ward.shut("the interpreter is ending")
+        ward.finish_submitted()
         ward.close()
 
 

@@ -1,5 +1,6 @@
 """Ways to end: by return, exit, exception, signal, and by leaving without a word."""
 
+import builtins
 import ctypes
 import os
 import signal
@@ -205,3 +206,32 @@ def fork_and_stay():
     if os.fork() == 0:
         time.sleep(600)
     return "child"
+
+
+def echo_names(**given):
+    return given
+
+
+def divide(a, b):
+    return a / b
+
+
+def wait_and_give(seconds, value):
+    time.sleep(seconds)
+    return value
+
+
+def raise_builtin(name):
+    cls = getattr(builtins, name)
+    if issubclass(cls, UnicodeDecodeError):
+        raise cls("utf-8", b"\xff", 0, 1, "no such byte")
+    if issubclass(cls, UnicodeEncodeError):
+        raise cls("ascii", "\xe9", 0, 1, "no such character")
+    if issubclass(cls, BaseExceptionGroup):
+        raise cls("several", [ValueError("one")])
+    raise cls("of its own")
+
+
+def raise_forged():
+    """A class that has the name of a built-in one and is not."""
+    raise type("ZeroDivisionError", (Exception,), {})("forged")

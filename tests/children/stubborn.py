@@ -150,3 +150,13 @@ def ask_for(tool):
 def touch(path):
     with open(path, "w"):
         return path
+
+
+def collect_steers_for_a_moment(seconds):
+    """Returns the texts that it was steered with."""
+    context, heard = sw.context(), []
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        heard += context.boundary()
+        time.sleep(0.002)
+    return heard + context.boundary()
