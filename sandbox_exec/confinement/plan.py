@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import resource
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from sandbox_exec.confinement.profile import Limits, Profile
+from sandbox_exec.errors import ConfigError
 
 # As the host program was given it: an executor may raise its own, and select() fails beyond 1,024.
 _FILES: Final = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -56,4 +59,34 @@ def rlimits(limits: Limits) -> tuple[tuple[int, int, int], ...]:
     if limits.processes is not None or limits.threads is not None:
         tasks = (limits.processes or 0) + (limits.threads or 0) + _OWN_TASKS
         wanted.append((resource.RLIMIT_NPROC, tasks, tasks))
+    for which, soft, _ in wanted:
+        _check_hard_limit(which, soft)
     return tuple(wanted)
+
+
+def _check_hard_limit(which: int, value: int) -> None:
+    """Refuses what setrlimit would refuse in the child; root may raise all but the number of descriptors."""
+    hard = resource.getrlimit(which)[1]
+    if os.geteuid() == 0:
+        hard = _most_files() if which == resource.RLIMIT_NOFILE else resource.RLIM_INFINITY
+    if hard != resource.RLIM_INFINITY and value > hard:
+        name, letter = _HARD[which]
+        msg = f"{name}={value} is above this host's hard limit of {hard} (ulimit -H{letter}): ask for less"
+        raise ConfigError(msg)
+
+
+_HARD: Final = {
+    resource.RLIMIT_AS: ("memory_bytes", "v"),
+    resource.RLIMIT_CPU: ("cpu_seconds", "t"),
+    resource.RLIMIT_NOFILE: ("open_files", "n"),
+    resource.RLIMIT_FSIZE: ("file_bytes", "f"),
+    resource.RLIMIT_NPROC: ("processes and threads", "u"),
+    resource.RLIMIT_CORE: ("core", "c"),
+}
+
+
+def _most_files() -> int:
+    try:
+        return int(Path("/proc/sys/fs/nr_open").read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        return resource.RLIM_INFINITY

@@ -6,6 +6,7 @@ without such limits. What binds is recorded, and what does not is the child's `d
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from collections.abc import Callable
@@ -93,8 +94,9 @@ class Bounds:
 
 
 def _remove(group: Group) -> None:
-    group.kill(0.0)
-    group.remove()
+    with contextlib.suppress(OSError):  # what is left is removed with the next executor's start
+        group.kill(0.0)
+        group.remove()
 
 
 def _tasks(limits: Limits) -> int | None:

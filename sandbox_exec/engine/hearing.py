@@ -241,6 +241,7 @@ class Hearing:
         if not self._child._take(message.ids, self._steers_sent):  # noqa: SLF001
             msg = "it took a steer that it was not sent"
             raise _Unacceptable(msg)
+        self._child._log.add("executor", "steered", {"count": len(message.ids)})  # noqa: SLF001
 
     def _chunk(self, _message: messages.Chunk, text: bytes) -> None:
         if not text:

@@ -35,7 +35,7 @@ class ExitInfo:
         code: exit code, None if a signal ended it.
         signal: number of that signal.
         cause: none | limit:wall | limit:cpu | limit:memory | limit:files | limit:processes | protocol |
-            stalled | host | STATUS_TAKEN.
+            host | STATUS_TAKEN.
     """
 
     code: int | None = None

@@ -7,6 +7,7 @@ not keep the program from ending.
 from __future__ import annotations
 
 import queue
+import sys
 import threading
 from collections.abc import Callable
 
@@ -24,7 +25,7 @@ class Pool:
         self._outstanding = 0
 
     def submit(self, job: Job) -> bool:
-        """Runs `job`, which must not raise, on one of the threads; False if not one can be had."""
+        """Runs `job` on one of the threads; False if not one can be had."""
         with self._lock:
             if len(self._threads) < min(self._outstanding + 1, self._size):
                 thread = threading.Thread(target=self._run, name=f"sandbox-exec {self._name}", daemon=True)
@@ -54,7 +55,10 @@ class Pool:
 
     def _run(self) -> None:
         while (job := self._jobs.get()) is not None:
-            job()
+            try:
+                job()
+            except Exception as error:  # noqa: BLE001 a bug of ours must not cost the thread as well
+                sys.excepthook(type(error), error, error.__traceback__)
             job = None  # a child's text and all that was made of it would wait here for the next one
             with self._lock:
                 self._outstanding -= 1

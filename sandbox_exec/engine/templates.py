@@ -119,14 +119,13 @@ class Launchers:
             self._orders.remove(order)
             order.failed(why)
 
-    def overdue(self, order: Order, seconds: float) -> bool:
-        """Fails an order if no clone was made for so long, and replaces the launcher; else False."""
+    def overdue(self, order: Order, seconds: float) -> None:
+        """Fails an order if no clone was made for so long, and replaces the launcher."""
         if time.monotonic() - self._progress < seconds:
-            return False
+            return
         self.withdraw(order, f"no process could be made in {seconds:g} s: the launcher does not answer")
         if self._launcher is not None:
             self._launcher.process.kill_tree()  # a stopped one, too: its replacement serves the others
-        return True
 
     def _supply(self) -> None:
         """Serves the orders with what waits, and has made what is missing."""

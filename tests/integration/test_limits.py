@@ -374,3 +374,10 @@ def test_a_killed_child_leaves_its_partial_result(case):
     child.kill()
     outcome = case.settle(child)
     assert (how(outcome), outcome.partial) == (CANCELLED, "half")
+
+
+def test_a_limit_beyond_the_hosts_own_is_refused_before_a_process_exists(profile):
+    with sx.SandboxExecutor(profile) as executor:
+        with pytest.raises(sx.ConfigError, match=r"open_files=.* hard limit of .*ulimit -Hn"):
+            executor.launch(watch.ok, limits=limits(open_files=1 << 40))
+        assert executor.statistics()["started"] == 0

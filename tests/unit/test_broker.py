@@ -122,7 +122,7 @@ def test_a_loop_that_is_flooded_lets_go_for_as_long_as_it_was_kept(loop):
     os.write(flood.writer, b"x" * 40)
     broker.post(begin)
     until(lambda: len(story) == 40)
-    assert sum(idle) >= 0.2 * (story[-1][2] - story[0][2])
+    assert len(idle) >= 5  # 20 ms of turns, a rest after each millisecond
 
 
 def test_a_calm_source_has_its_turn_between_two_of_a_flood(loop):

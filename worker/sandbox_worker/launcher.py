@@ -116,10 +116,12 @@ class Launcher:
             if not frame:  # nobody needs it
                 posix._exit(0)  # noqa: SLF001
             fds = _descriptors(ancillary)
-            for which, soft, hard in protocol.unpack(frame)[0]:
-                resource.setrlimit(which, (soft, hard))
             for fd, target in zip((self.null, fds[1], fds[2], fds[0], self.bundle), range(5), strict=True):
                 posix.dup2(fd, target)
+            for which, soft, hard in protocol.unpack(frame)[
+                0
+            ]:  # what fails from here on is told on its stderr
+                resource.setrlimit(which, (soft, hard))
             argv = [self.python, *ARGUMENTS]
             if shape == INIT:
                 init.run(self.python, argv, ENVIRONMENT, status=fds[3], contained=bool(self.namespaces))

@@ -161,7 +161,7 @@ class Down:
     RUN = "run"  # assignment (dict, see runner.py)
     STEER = "steer"  # id, text
     ANSWER = "answer"  # ask id, status (ANSWERED | DENIED | FAILED), payload
-    CANCEL = "cancel"  # reason
+    CANCEL = "cancel"
     MEMFD = "memfd"  # size: the next frame's single descriptor holds this frame's successor
 
 
