@@ -97,7 +97,7 @@ class SandboxExecutor(Executor):
         child = self._started(Request(fn, args, kwargs), submitted=True)
         assert self._ward is not None
         future: ChildFuture[T] = ChildFuture(child, self._ward.callbacks.submit)
-        child.call_at_end(future.end)
+        child._call_at_end(future.end)  # noqa: SLF001 one object in two halves
         return future
 
     def launch(  # noqa: PLR0913 the public signature

@@ -132,7 +132,7 @@ class Child:
             with contextlib.suppress(RuntimeError):  # the event loop was closed meanwhile
                 loop.call_soon_threadsafe(_set, ended)
 
-        self.call_at_end(tell)
+        self._call_at_end(tell)
         try:
             await ended
         finally:
@@ -152,7 +152,7 @@ class Child:
             self.cancel("the task that awaited it was cancelled")
             raise
 
-    def call_at_end(self, call: Callable[[], None]) -> None:
+    def _call_at_end(self, call: Callable[[], None]) -> None:
         """Runs `call`, which must be quick and must not raise, once: on the loop at the end, or now."""
         with self._ward.lock:
             if self._outcome is None:
