@@ -62,7 +62,7 @@ class Hearing:
         "_asks",
         "_channel",
         "_child",
-        "_frame_bytes",
+        "_frame",
         "_grants",
         "_is_command",
         "_keeper",
@@ -95,7 +95,7 @@ class Hearing:
         self._channel: Channel | None = None
         self._text: bytearray | None = None  # chunks so far
         self._asks = self._steers_sent = 0
-        self._frame_bytes = 0  # of the one at hand
+        self._frame = b""  # the one at hand
         self._grants, self._is_command = grants, is_command
         self.value: object = None
         self.partial: bytes | None = None
@@ -182,7 +182,7 @@ class Hearing:
         self._keeper.feed(states.ChannelClosed())
 
     def _on_frame(self, frame: bytes) -> None:
-        self._frame_bytes = len(frame)
+        self._frame = frame
         try:
             message, text = messages.decode(frame)
         except messages.Malformed as error:
@@ -215,7 +215,7 @@ class Hearing:
 
     def _event(self, message: messages.Event, text: bytes) -> None:
         data = self._named(message, text)
-        size = self._frame_bytes + ITEM_BYTES * (2 * len(data) + text.count(b"\n"))
+        size = _weight(self._frame) + ITEM_BYTES * (2 * len(data) + text.count(b"\n"))
         self._child._log.add("child", message.kind, data, size)  # noqa: SLF001 one object in two halves
 
     def _ask(self, message: messages.Ask, text: bytes) -> None:
@@ -347,6 +347,16 @@ class Hearing:
 
 class _Unacceptable(Exception):
     """A message that is typed well and yet not what may be said."""
+
+
+def _weight(frame: bytes) -> int:
+    """What its texts take in memory.
+
+    One wide character makes all of its string wide, and a path keeps every part as a string.
+    """
+    if b'["P",' in frame:
+        return 24 * len(frame)
+    return len(frame) if frame.isascii() and b"\\u" not in frame else 4 * len(frame)
 
 
 def _nothing_more(text: bytes) -> None:

@@ -102,7 +102,7 @@ class Context:
         self._require_own_process()
         from sandbox_worker import values
 
-        channel.send(*_with_data('{"t":"event","kind":%s' % values.quote(kind[: protocol.MAX_NAME]), data))
+        channel.send(*_with_data('{"t":"event","kind":%s' % values.quote(kind, protocol.MAX_NAME), data))
 
     def partial(self, value: object) -> None:
         """Leaves a partial result: the outcome shows the last one if this child is cut short."""
@@ -134,7 +134,7 @@ class Context:
             raise ToolFailed("busy")
         self._asked += 1
         number, pending = self._asked, _Pending()
-        header = '{"t":"ask","id":%d,"tool":%s' % (number, values.quote(tool[: protocol.MAX_NAME]))
+        header = '{"t":"ask","id":%d,"tool":%s' % (number, values.quote(tool, protocol.MAX_NAME))
         message = _with_data(header, args)
         self._asks[number] = pending
         try:

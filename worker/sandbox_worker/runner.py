@@ -144,12 +144,12 @@ def _failure(kind: str, error: BaseException, message: str | None) -> tuple[str,
 
     header = '{"t":"failure","kind":"%s","name":%s,"type_name":%s,"message":%s,"errno":%d}' % (
         kind,
-        values.quote(name[: protocol.MAX_NAME]),
-        values.quote(f"{_attribute(cls, '__module__')}.{qualified}"[: protocol.MAX_NAME]),
-        values.quote(message[: protocol.MAX_ERROR_MESSAGE]),
+        values.quote(name, protocol.MAX_NAME),
+        values.quote(f"{_attribute(cls, '__module__')}.{qualified}", protocol.MAX_NAME),
+        values.quote(message, protocol.MAX_ERROR_MESSAGE),
         number if type(number) is int and 0 <= number < 1 << 16 else 0,
     )
-    return header, trace
+    return header, trace[-(protocol.FRAME_BYTES - len(header.encode()) - 1) :]
 
 
 def _kept(builtin: type, name: str, of: object) -> "Any":  # noqa: ANN401 whatever it is
