@@ -5,18 +5,18 @@ from __future__ import annotations
 import atexit
 import itertools
 import os
-import resource
 import secrets
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, ParamSpec, Self, TypeVar
 
 from sandbox_exec.confinement.plan import compile_plan
 from sandbox_exec.confinement.profile import Limits, Profile, load_profile
 from sandbox_exec.engine import assignment
+from sandbox_exec.engine.capacity import make_room
 from sandbox_exec.engine.child import Child
 from sandbox_exec.engine.future import ChildFuture
 from sandbox_exec.engine.payload import Command, Reach
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 T = TypeVar("T")
-DESCRIPTORS_A_CHILD: Final = 6  # channel, pidfds of init and worker, stdout, stderr, init's status pipe
-OWN_DESCRIPTORS: Final = 64
 
 
 class SandboxExecutor(Executor):
@@ -75,7 +73,7 @@ class SandboxExecutor(Executor):
             raise ConfigError(msg)
         self._reach = Reach(None if imports is None else tuple(imports))
         self._reach.directories(None)  # the names are looked up once here, to be refused early
-        _make_room(max_children)
+        make_room(max_children)
         self._max_children, self._python = max_children, python
         self._numbers = itertools.count()
         self._lock = threading.Lock()
@@ -244,22 +242,6 @@ class Request:
 def _finish(ward: Ward, cancel_queued: bool) -> None:
     ward.finish_submitted(cancel_queued=cancel_queued)
     ward.close()
-
-
-def _make_room(max_children: int) -> None:
-    """Raises RLIMIT_NOFILE as far as needed.
-
-    Raises:
-        ConfigError: the hard limit is too low.
-    """
-    needed = max_children * DESCRIPTORS_A_CHILD + OWN_DESCRIPTORS
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if hard != resource.RLIM_INFINITY and needed > hard:
-        fits = max(0, (hard - OWN_DESCRIPTORS) // DESCRIPTORS_A_CHILD)
-        msg = f"max_children={max_children} needs {needed} descriptors of {hard} (ulimit -Hn): {fits} fit"
-        raise ConfigError(msg)
-    if soft != resource.RLIM_INFINITY and needed > soft:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 _executors: weakref.WeakSet[SandboxExecutor] = weakref.WeakSet()
