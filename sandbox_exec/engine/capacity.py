@@ -36,9 +36,8 @@ class Room:
         needed = self.own + children * self.each
         if needed > self.there:
             fits = max(0, (self.there - self.own) // self.each)
-            raise ConfigError(
-                f"max_children={children} needs {needed:,} {self.what}, there are {self.there:,}: {fits:,} fit"
-            )
+            msg = f"max_children={children} needs {needed:,} {self.what}, there are {self.there:,}"
+            raise ConfigError(f"{msg}: {fits:,} fit")
 
 
 def make_room(children: int) -> None:
