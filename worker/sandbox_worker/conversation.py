@@ -201,6 +201,24 @@ def _with_data(header: str, data: dict[str, object]) -> tuple[str, bytes]:
     return header + "}", values.encode(data, protocol.CHUNK_BYTES, protocol.MAX_EVENT_ITEMS)
 
 
+class exposed:  # noqa: N801 used like a function
+    """Lets `Cancelled` come to the main thread: while the user's code runs, and no longer.
+
+    One that comes between the code's end and this one's is raised in its place.
+    """
+
+    __slots__ = ("_context",)
+
+    def __init__(self, of: Context) -> None:
+        self._context = of
+
+    def __enter__(self) -> None:
+        self._context._armed = True  # noqa: SLF001 one module, one reason
+
+    def __exit__(self, *_: object) -> None:
+        self._context._armed = False  # noqa: SLF001
+
+
 class shielded:  # noqa: N801 used like a function
     """Keeps `Cancelled` away from the main thread; raises it afterwards if it was asked meanwhile."""
 
