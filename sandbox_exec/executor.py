@@ -199,11 +199,10 @@ class SandboxExecutor(Executor):
         if ward is None:
             return
         if wait and not ward.broker.is_current:  # there a collector may run a program's __del__
-            _finish(ward, cancel_futures)
-            return
-        threading.Thread(
-            target=_finish, args=(ward, cancel_futures), name="sandbox-exec shutdown", daemon=True
-        ).start()
+            ward.finish_submitted(cancel_queued=cancel_futures)
+            ward.close()
+        else:
+            ward.close_aside(finish=True, cancel_queued=cancel_futures)
 
     def _shut(self) -> Ward | None:
         with self._lock:
@@ -237,11 +236,6 @@ class Request:
     cwd: str | os.PathLike[str] | None = None
     stdin: bytes | str | None = None
     name: str | None = None
-
-
-def _finish(ward: Ward, cancel_queued: bool) -> None:
-    ward.finish_submitted(cancel_queued=cancel_queued)
-    ward.close()
 
 
 _executors: weakref.WeakSet[SandboxExecutor] = weakref.WeakSet()

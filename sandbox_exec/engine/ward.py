@@ -6,6 +6,7 @@ the copy's ward is only closed descriptors: it refuses every launch.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import threading
@@ -167,15 +168,30 @@ class Ward:
 
         Idempotent: of several threads one does it, and all return when it is done.
         """
-        if (
-            self.broker.is_current
-        ):  # a collector ran a program's __del__ here: the loop cannot wait for itself
-            threading.Thread(target=self.close, name="sandbox-exec shutdown", daemon=True).start()
+        if self.broker.is_current:  # the loop cannot wait for itself
+            self.close_aside()
             return
         with self._closing:
             if not self.abandoned and not self._over:
                 self._close()
                 self._over = True
+
+    def close_aside(self, *, finish: bool = False, cancel_queued: bool = False) -> None:
+        """Closes from a thread of its own.
+
+        Args:
+            finish: submitted jobs are finished first.
+            cancel_queued: see `finish_submitted`.
+        """
+
+        def close() -> None:
+            if finish:
+                self.finish_submitted(cancel_queued=cancel_queued)
+            self.close()
+
+        # RuntimeError: the interpreter is ending, and `close_all` with it.
+        with contextlib.suppress(RuntimeError):
+            threading.Thread(target=close, name="sandbox-exec shutdown", daemon=True).start()
 
     def _close(self) -> None:
         self.shut("the executor was shut down: make a new one")
