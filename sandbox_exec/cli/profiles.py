@@ -43,9 +43,12 @@ def profiles(name: str | None, *, as_json: bool) -> int:
 
     if name is not None:
         profile = load_profile(name)
-        text = (
-            json.dumps(_record(profile) | {"profile": profile.resolved()}) if as_json else profile.explain()
-        )
+        from sandbox_exec.confinement.words import TOOLSETS
+
+        if as_json:
+            text = json.dumps(_record(profile) | {"profile": profile.resolved()})
+        else:
+            text = profile.explain(TOOLSETS)
     else:
         records = [_listed(name, file) for name, file in sorted(available().items())]
         text = json.dumps(records) if as_json else _table(records)

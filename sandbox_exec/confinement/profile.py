@@ -41,13 +41,13 @@ def load_profile(name_or_path: str | os.PathLike[str]) -> Profile:
         msg = f"a profile is named by a non-empty string or a path, not {name_or_path!r:.200}"
         raise ProfileError(msg)
     if given is name_or_path and not _is_path(given):
-        known = available()
-        if given not in known:
-            msg = f"no profile {given!r}{nearest(given, known)}"
+        file = _find(given)
+        if file is None:
+            msg = f"no profile {given!r}{nearest(given, available())}"
             raise ProfileError(msg)
-        return _loaded(given, known[given], ())
+        return _loaded(given, file)
     file = Path(given)
-    return _loaded(file.stem, file, ())
+    return _loaded(file.stem, file)
 
 
 def admitted(profile: str | os.PathLike[str] | Profile) -> Profile:
@@ -72,8 +72,7 @@ def available() -> dict[str, Path]:
 
 def shipped() -> dict[str, Path]:
     """The profiles that come with this package, by name."""
-    folder = next((folder for folder in _SHIPPED if folder.is_dir()), None)
-    return {} if folder is None else _in(folder)
+    return _in(_shipped())
 
 
 def parse(
@@ -119,10 +118,11 @@ def _parent(source: Source, reference: str, chain: tuple[tuple[str, Path | None]
         file = Path(source.file).parent / reference
         name = file.stem
     else:
-        known = available()
-        if reference not in known:
-            raise source.error(f"extends: no profile {reference!r}{nearest(reference, known)}", "extends")
-        name, file = reference, known[reference]
+        found = _find(reference)
+        if found is None:
+            hint = nearest(reference, available())
+            raise source.error(f"extends: no profile {reference!r}{hint}", "extends")
+        name, file = reference, found
     names = " -> ".join(repr(link) for link, _ in (*chain, (name, file)))
     if any(place is not None and _same(place, file) for _, place in chain):
         raise source.error(f"extends goes round in a loop: {names}", "extends")
@@ -135,13 +135,13 @@ def _parent(source: Source, reference: str, chain: tuple[tuple[str, Path | None]
     return parse(name, text, file, below=chain)
 
 
-def _loaded(name: str, file: Path, below: tuple[tuple[str, Path | None], ...]) -> Profile:
+def _loaded(name: str, file: Path) -> Profile:
     try:
         text = _text(file)
     except OSError as error:
         msg = f"cannot read profile {name!r}, {file}: {error.strerror}"
         raise ProfileError(msg) from error
-    return parse(name, text, file, below=below)
+    return parse(name, text, file)
 
 
 def _text(file: Path) -> str:
@@ -154,11 +154,23 @@ def _text(file: Path) -> str:
             data = opened.read(4 * MAX_CHARACTERS + 1)
     finally:
         os.close(number)
+    if len(data) > 4 * MAX_CHARACTERS:
+        raise OSError(errno.EFBIG, f"a profile has at most {MAX_CHARACTERS:,} characters")
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
         line = data[: error.start].count(b"\n") + 1
         raise OSError(errno.EILSEQ, f"line {line} is no UTF-8") from error
+
+
+def _find(name: str) -> Path | None:
+    """The file that counts for a name, even if it cannot be read."""
+    files = (folder / f"{name}{SUFFIX}" for folder in (*_folders(), _shipped()))
+    return next((file for file in files if os.path.lexists(file)), None)
+
+
+def _shipped() -> Path:
+    return next((folder for folder in _SHIPPED if folder.is_dir()), _SHIPPED[0])
 
 
 def _folders() -> list[Path]:

@@ -44,7 +44,7 @@ _GETS_NOT: Final = (
     "a life beyond the host's, or its own result's: its tree is ended with either",
 )
 # What each will open once there is a wall to open it in.
-_TOOLSETS: Final = {
+TOOLSETS: Final = {
     "file": "the workspace, to read and write, without running what is written there",
     "web": "requests that the host makes for it; no socket of its own",
     "terminal": "starting programs from named directories, in a pid namespace and a mount namespace",
@@ -93,7 +93,8 @@ def _lines(profile: Profile, toolsets: list[str]) -> Iterator[str]:
         if value is None and item.name in {"processes", "threads"} and profile.limits.tasks is not None:
             value = 0  # the other one is given, and the sum counts
         yield f"  {label:<21} {amount(item.name, value):<10}{'' if value is None else ' ' + meaning}".rstrip()
-    yield "  Where one does not bind on a host, the child's degraded names it."
+    yield "  No bound is none of ours: the host's own still hold. Where one of ours does not bind on a host,"
+    yield "  the child's degraded names it."
     yield ""
     yield from _start(profile)
     yield from _layers(profile)
@@ -102,7 +103,7 @@ def _lines(profile: Profile, toolsets: list[str]) -> Iterator[str]:
         yield "Toolsets: without a wall the kernel holds nothing back from a child that has none of them."
         yield "Behind a wall each would open:"
         for name in toolsets:
-            yield from _items([f"{name}: {_TOOLSETS.get(name, 'nothing in the kernel')}"])
+            yield from _items([f"{name}: {TOOLSETS.get(name, 'nothing in the kernel')}"])
 
 
 def _start(profile: Profile) -> Iterator[str]:

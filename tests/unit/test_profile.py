@@ -138,6 +138,14 @@ def test_what_is_no_text_is_no_profile(own_folder):
         (own_folder / "odd.toml").write_text(text)
         with pytest.raises(sx.ProfileError, match=r"odd.toml, line 1: "):
             load_profile("odd")
+    (own_folder / "odd.toml").write_text("#" + "ä" * 200_000)
+    with pytest.raises(sx.ProfileError, match=r"odd.toml: a profile has at most 65,536 characters"):
+        load_profile("odd")
+    (own_folder / "link.toml").symlink_to("nowhere")
+    with pytest.raises(sx.ProfileError, match=r"link.toml: No such file"):
+        load_profile("link")
+    with pytest.raises(sx.ProfileError, match=r"no profile 'nnnn"):
+        load_profile("n" * 5_000)
 
 
 # Found -------------------------------------------------------------------------------------------------
