@@ -4,7 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from sandbox_exec.confinement.profile import Limits
+    from sandbox_exec.confinement.profile import Limits, Profile, load_profile
     from sandbox_exec.engine.child import Child, Receipt
     from sandbox_exec.engine.outcome import ErrorInfo, Event, ExitInfo, Outcome, Usage
     from sandbox_exec.engine.output import Output
@@ -43,6 +43,7 @@ __all__ = [
     "Limits",
     "Outcome",
     "Output",
+    "Profile",
     "ProfileError",
     "Receipt",
     "SandboxError",
@@ -50,12 +51,13 @@ __all__ = [
     "SubagentState",
     "ToolsetError",
     "Usage",
+    "load_profile",
 ]
 
 # Public names are imported on first use: the command line must be able to print its help, and a host to
 # import one of the errors, without the engine.
 _HOMES = {
-    "confinement.profile": ("Limits",),
+    "confinement.profile": ("Limits", "Profile", "load_profile"),
     "engine.child": ("Child", "Receipt"),
     "engine.outcome": ("ErrorInfo", "Event", "ExitInfo", "Outcome", "Usage"),
     "engine.output": ("Output",),

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ParamSpec, Self, TypeVar
 
 from sandbox_exec.confinement.plan import compile_plan
-from sandbox_exec.confinement.profile import Limits, Profile, load_profile
+from sandbox_exec.confinement.profile import Limits, Profile, admitted
 from sandbox_exec.engine import assignment
 from sandbox_exec.engine.capacity import make_room
 from sandbox_exec.engine.child import Child
@@ -36,8 +36,8 @@ class SandboxExecutor(Executor):
     A `concurrent.futures.Executor`, whose jobs do not share a process; `launch` is the fuller form.
 
     Args:
-        profile: name of the profile that children run under. Until the wall exists only profiles that
-            ask for no kernel layers can be had: "none".
+        profile: the profile that children run under: a name, a path or a `Profile`. Until the wall exists
+            only those that require no kernel layers can be had, such as "none".
         max_children: how many live at once; further ones wait, first come, first served.
         start: "exec" gives every child a fresh interpreter; the only way there is yet.
         spares: children made ahead; none can be yet.
@@ -53,7 +53,7 @@ class SandboxExecutor(Executor):
 
     def __init__(
         self,
-        profile: str = "none",
+        profile: str | os.PathLike[str] | Profile = "none",
         max_children: int = 32,
         *,
         start: str | None = None,
@@ -61,7 +61,7 @@ class SandboxExecutor(Executor):
         python: str | None = None,
         imports: Sequence[str] | None = None,
     ) -> None:
-        self._profile: Profile = load_profile(profile)
+        self._profile: Profile = admitted(profile)
         if start not in {None, "exec"} or spares != 0:
             msg = f"start={start!r} with spares={spares!r} is not to be had yet: use start='exec', spares=0"
             raise ConfigError(msg)
@@ -104,7 +104,7 @@ class SandboxExecutor(Executor):
         args: Sequence[object] = (),
         kwargs: Mapping[str, object] | None = None,
         *,
-        profile: str | None = None,
+        profile: str | os.PathLike[str] | Profile | None = None,
         limits: Limits | None = None,
         env: Mapping[str, str] | None = None,
         cwd: str | os.PathLike[str] | None = None,
@@ -118,7 +118,7 @@ class SandboxExecutor(Executor):
                 a `Command`.
             args: positional arguments of the callable.
             kwargs: its keyword arguments.
-            profile: another profile than the executor's.
+            profile: another profile than the executor's: a name, a path or a `Profile`.
             limits: tighter ones than the profile's.
             env: variables added to the profile's allow-list.
             cwd: the child's directory; the host's own by default.
@@ -138,7 +138,7 @@ class SandboxExecutor(Executor):
         )
 
     def _started(self, request: Request, *, submitted: bool = False) -> Child:
-        chosen = self._profile if request.profile is None else load_profile(request.profile)
+        chosen = self._profile if request.profile is None else admitted(request.profile)
         plan = compile_plan(chosen, request.limits)
         identity = f"sa-{next(self._numbers)}-{secrets.token_hex(4)}"
         given = assignment.stdin_bytes(request.stdin)
@@ -230,7 +230,7 @@ class Request:
     target: object
     args: Sequence[object]
     kwargs: Mapping[str, object]
-    profile: str | None = None
+    profile: str | os.PathLike[str] | Profile | None = None
     limits: Limits | None = None
     env: Mapping[str, str] = field(default_factory=dict)
     cwd: str | os.PathLike[str] | None = None

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from sandbox_exec.confinement.profile import Limits, Profile
-from sandbox_exec.errors import ConfigError
+from sandbox_exec.confinement.limits import Limits
+from sandbox_exec.confinement.policy import APPLIED, Profile, refusal
+from sandbox_exec.errors import ConfigError, ProfileError
 
 # As the host program was given it: an executor may raise its own, and select() fails beyond 1,024.
 _FILES: Final = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -37,10 +38,14 @@ def compile_plan(profile: Profile, asked: Limits | None = None) -> Plan:
     """Compiles a profile, tightened by what one launch asks.
 
     Raises:
-        ConfigError: the launch would widen the profile.
+        ConfigError: the launch would widen the profile, or a limit is beyond the host's own.
+        ProfileError: the profile requires layers, which this version cannot apply.
     """
+    if (reason := refusal(profile)) is not None:
+        raise ProfileError(reason)
     limits = profile.limits.tightened(asked) if asked is not None else profile.limits
-    return Plan(limits, rlimits(limits))
+    missing = tuple(layer for layer in profile.prefer if layer not in APPLIED)
+    return Plan(limits, rlimits(limits), degraded=missing)
 
 
 def rlimits(limits: Limits) -> tuple[tuple[int, int, int], ...]:
@@ -56,8 +61,8 @@ def rlimits(limits: Limits) -> tuple[tuple[int, int, int], ...]:
     wanted.append((resource.RLIMIT_NOFILE, *files))
     if limits.file_bytes is not None:
         wanted.append((resource.RLIMIT_FSIZE, limits.file_bytes, limits.file_bytes))
-    if limits.processes is not None or limits.threads is not None:
-        tasks = (limits.processes or 0) + (limits.threads or 0) + _OWN_TASKS
+    if limits.tasks is not None:
+        tasks = limits.tasks + _OWN_TASKS
         wanted.append((resource.RLIMIT_NPROC, tasks, tasks))
     for which, soft, _ in wanted:
         _check_hard_limit(which, soft)
