@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         ToolsetError,
     )
     from sandbox_exec.executor import SandboxExecutor
+    from sandbox_exec.toolsets.registry import ToolsetRegistry
 
 __version__ = "0.1.0"
 __all__ = [
@@ -50,6 +51,7 @@ __all__ = [
     "SandboxExecutor",
     "SubagentState",
     "ToolsetError",
+    "ToolsetRegistry",
     "Usage",
     "load_profile",
 ]
@@ -64,6 +66,7 @@ _HOMES = {
     "engine.payload": ("Command",),
     "engine.states": ("SubagentState",),
     "executor": ("SandboxExecutor",),
+    "toolsets.registry": ("ToolsetRegistry",),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 

@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, ParamSpec, Self, TypeVar
 
 from sandbox_exec.confinement.plan import compile_plan
 from sandbox_exec.confinement.profile import Limits, Profile, admitted
-from sandbox_exec.engine import assignment
+from sandbox_exec.engine import asks, assignment
 from sandbox_exec.engine.capacity import make_room
 from sandbox_exec.engine.child import Child
 from sandbox_exec.engine.future import ChildFuture
 from sandbox_exec.engine.payload import Command, Reach
 from sandbox_exec.engine.ward import Ward, close_all
 from sandbox_exec.errors import ConfigError, ExecutorClosed, LaunchError
+from sandbox_exec.toolsets.registry import Allowance, ToolsetRegistry
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -39,8 +40,11 @@ class SandboxExecutor(Executor):
         profile: the profile that children run under: a name, a path or a `Profile`. Until the wall exists
             only those that require no kernel layers can be had, such as "none".
         max_children: how many live at once; further ones wait, first come, first served.
+        toolsets: what its children hold unless their launch names less, and at most. By default they hold
+            nothing unless their launch names it, and a launch may name every toolset of the registry.
         start: "exec" gives every child a fresh interpreter; the only way there is yet.
         spares: children made ahead; none can be yet.
+        registry: where toolsets are looked up; one with the built-in ones alone by default.
         python: the interpreter of the children; the host's own by default.
         imports: top-level packages that the children can import, beside the standard library, the host's
             site-packages and the target's own package: the directories that hold them are added to their
@@ -55,9 +59,11 @@ class SandboxExecutor(Executor):
         self,
         profile: str | os.PathLike[str] | Profile = "none",
         max_children: int = 32,
+        toolsets: Sequence[str] | None = None,
         *,
         start: str | None = None,
         spares: int = 0,
+        registry: ToolsetRegistry | None = None,
         python: str | None = None,
         imports: Sequence[str] | None = None,
     ) -> None:
@@ -73,6 +79,7 @@ class SandboxExecutor(Executor):
             raise ConfigError(msg)
         self._reach = Reach(None if imports is None else tuple(imports))
         self._reach.directories(None)  # the names are looked up once here, to be refused early
+        self._allowance = Allowance(registry, toolsets)
         make_room(max_children)
         self._max_children, self._python = max_children, python
         self._numbers = itertools.count()
@@ -105,6 +112,7 @@ class SandboxExecutor(Executor):
         kwargs: Mapping[str, object] | None = None,
         *,
         profile: str | os.PathLike[str] | Profile | None = None,
+        toolsets: Sequence[str] | None = None,
         limits: Limits | None = None,
         env: Mapping[str, str] | None = None,
         cwd: str | os.PathLike[str] | None = None,
@@ -119,6 +127,7 @@ class SandboxExecutor(Executor):
             args: positional arguments of the callable.
             kwargs: its keyword arguments.
             profile: another profile than the executor's: a name, a path or a `Profile`.
+            toolsets: what the child holds: no more than the executor's own, which is also the default.
             limits: tighter ones than the profile's.
             env: variables added to the profile's allow-list.
             cwd: the child's directory; the host's own by default.
@@ -131,15 +140,17 @@ class SandboxExecutor(Executor):
         Raises:
             ConfigError: the request is wrong; no process exists.
             ExecutorClosed: the executor was shut down, or made before a fork.
-            LaunchError: the executor's own threads cannot be started.
+            LaunchError: the executor's own threads cannot be started; or it is full, and the caller is a host
+                tool that a live child asked for: such a launch never waits.
         """
         return self._started(
-            Request(target, args, kwargs or {}, profile, limits, env or {}, cwd, stdin, name)
+            Request(target, args, kwargs or {}, profile, toolsets, limits, env or {}, cwd, stdin, name)
         )
 
     def _started(self, request: Request, *, submitted: bool = False) -> Child:
         chosen = self._profile if request.profile is None else admitted(request.profile)
-        plan = compile_plan(chosen, request.limits)
+        grant = self._allowance.grant(request.toolsets)
+        plan = compile_plan(chosen, request.limits, grant.built_in)
         identity = f"sa-{next(self._numbers)}-{secrets.token_hex(4)}"
         given = assignment.stdin_bytes(request.stdin)
         target = request.target
@@ -153,12 +164,22 @@ class SandboxExecutor(Executor):
             request.cwd,
             has_stdin=bool(given),
             reach=self._reach,
+            toolsets=grant.toolsets,
         )
         ward = self._opened()
         name = assignment.name_of(target) if request.name is None else request.name
         child = Child(ward, identity, name)
         is_command = isinstance(target, Command)
-        ward.launch(child, plan, frame, given, is_command=is_command, submitted=submitted)
+        ward.launch(
+            child,
+            plan,
+            frame,
+            given,
+            is_command=is_command,
+            grants=grant.tools,
+            submitted=submitted,
+            queue=asks.asking_child() is None,
+        )
         return child
 
     def _opened(self) -> Ward:
@@ -231,6 +252,7 @@ class Request:
     args: Sequence[object]
     kwargs: Mapping[str, object]
     profile: str | os.PathLike[str] | Profile | None = None
+    toolsets: Sequence[str] | None = None
     limits: Limits | None = None
     env: Mapping[str, str] = field(default_factory=dict)
     cwd: str | os.PathLike[str] | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -34,8 +35,15 @@ class Plan:
     degraded: tuple[str, ...] = ()
 
 
-def compile_plan(profile: Profile, asked: Limits | None = None) -> Plan:
+def compile_plan(profile: Profile, asked: Limits | None = None, policies: Sequence[str] = ()) -> Plan:
     """Compiles a profile, tightened by what one launch asks.
+
+    Args:
+        profile: it has no wall: others cannot be loaded yet.
+        asked: tighter limits.
+        policies: the toolsets that the child holds and whose grant is a kernel policy. Without a wall it can
+            do already what they would open, and more: the grant is no lie, but it bounds nothing. So it is
+            taken, as profile "none" is the control in tests of a wall, and named as degraded.
 
     Raises:
         ConfigError: the launch would widen the profile, or a limit is beyond the host's own.
@@ -45,7 +53,8 @@ def compile_plan(profile: Profile, asked: Limits | None = None) -> Plan:
         raise ProfileError(reason)
     limits = profile.limits.tightened(asked) if asked is not None else profile.limits
     missing = tuple(layer for layer in profile.prefer if layer not in APPLIED)
-    return Plan(limits, rlimits(limits), degraded=missing)
+    opened = tuple(f"toolset {name}" for name in policies)
+    return Plan(limits, rlimits(limits), degraded=missing + opened)
 
 
 def rlimits(limits: Limits) -> tuple[tuple[int, int, int], ...]:

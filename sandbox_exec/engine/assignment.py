@@ -28,6 +28,7 @@ def packed(  # noqa: PLR0913 what one launch is given
     *,
     has_stdin: bool,
     reach: payload.Reach,
+    toolsets: Sequence[str] = (),
 ) -> bytes:
     """The Run message.
 
@@ -41,6 +42,7 @@ def packed(  # noqa: PLR0913 what one launch is given
         cwd: the child's directory; the host's own by default.
         has_stdin: a descriptor for it follows the message.
         reach: which modules the child can import.
+        toolsets: names of those that it holds, to be told; what it may ask for is the host's to know.
 
     Raises:
         ConfigError: a part of it cannot be had.
@@ -49,7 +51,7 @@ def packed(  # noqa: PLR0913 what one launch is given
         "id": identity,
         "goal": "",
         "context": "",
-        "toolsets": (),
+        "toolsets": tuple(toolsets),
         "workspace": None,
         "env": _environment(passed, env),
         "cwd": _directory(cwd),

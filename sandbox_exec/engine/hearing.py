@@ -20,10 +20,10 @@ from sandbox_worker import protocol
 
 if TYPE_CHECKING:
     from sandbox_exec.confinement.profile import Limits
-    from sandbox_exec.engine.asks import Tool
     from sandbox_exec.engine.child import Child
     from sandbox_exec.engine.outcome import ErrorInfo
     from sandbox_exec.engine.ward import Ward
+    from sandbox_exec.toolsets.tool import Tool
 
 INLINE_DECODE: Final = 16_384  # larger texts are decoded off the loop
 MAX_DENIALS: Final = 64
@@ -227,14 +227,17 @@ class Hearing:
             msg = "it asks on and reads no answer"
             raise _Unacceptable(msg)
         self._asks += 1
-        if not self._ward.asks.run(self._grants, message.id, message.tool, args, self._answer):
-            if len(self.denials) < MAX_DENIALS:
-                self.denials.append(message.tool)
-            self._child._log.add("executor", "denied", {"tool": message.tool})  # noqa: SLF001
+        tool, child = message.tool, self._child
 
-    def _answer(self, frame: bytes) -> None:
-        self._asks -= 1
-        self.send(frame)
+        def answer(frame: bytes, denied: bool) -> None:
+            self._asks -= 1
+            if denied:
+                if len(self.denials) < MAX_DENIALS:
+                    self.denials.append(tool)
+                child._log.add("executor", "denied", {"tool": tool})  # noqa: SLF001
+            self.send(frame)
+
+        self._ward.asks.run(child, self._grants, message.id, tool, args, answer)
 
     def _steer_taken(self, message: messages.SteerTaken, text: bytes) -> None:
         _nothing_more(text)

@@ -31,10 +31,10 @@ from sandbox_worker import protocol
 
 if TYPE_CHECKING:
     from sandbox_exec.confinement.plan import Plan
-    from sandbox_exec.engine.asks import Tool
     from sandbox_exec.engine.broker import Deadline
     from sandbox_exec.engine.child import Child
     from sandbox_exec.engine.ward import Ward
+    from sandbox_exec.toolsets.tool import Tool
 
 SECONDS: Final = {Timer.BOOT: 10.0, Timer.LEAVE: 1.0, Timer.UNREAPED: 30.0}  # GRACE is the limits' own
 # Turns, of one frame at least: a socket holds a few hundred. More than this comes from somebody to whom the

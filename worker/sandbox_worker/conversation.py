@@ -143,7 +143,7 @@ class Context:
         finally:
             del self._asks[number]
         if status == protocol.ANSWERED:
-            return load(payload)
+            return _loaded(payload)
         raise (Denied if status == protocol.DENIED else ToolFailed)(payload)
 
     def _wait(self, pending: _Pending) -> "tuple[Any, ...]":
@@ -238,6 +238,15 @@ class shielded:  # noqa: N801 used like a function
             if own._armed and own._cancelled and not own._raised:  # noqa: SLF001
                 own._raised = True  # noqa: SLF001
                 raise Cancelled
+
+
+def _loaded(payload: tuple[str, bytes]) -> object:
+    """A tool's answer; its class may be one of the host's alone."""
+    try:
+        return load(payload)
+    except Exception as error:
+        msg = f"the tool's answer cannot be had in a child: {type(error).__name__}: {error}"
+        raise ToolFailed(msg) from error
 
 
 def load(payload: tuple[str, bytes]) -> "Any":  # noqa: ANN401 whatever the host sent
