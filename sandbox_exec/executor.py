@@ -20,6 +20,7 @@ from sandbox_exec.engine.capacity import make_room
 from sandbox_exec.engine.child import Child
 from sandbox_exec.engine.future import ChildFuture
 from sandbox_exec.engine.payload import Command, Reach
+from sandbox_exec.engine.stdio import Stdio
 from sandbox_exec.engine.ward import Ward, close_all
 from sandbox_exec.errors import ConfigError, ExecutorClosed, LaunchError
 from sandbox_exec.toolsets.registry import Allowance, ToolsetRegistry
@@ -152,7 +153,7 @@ class SandboxExecutor(Executor):
         grant = self._allowance.grant(request.toolsets)
         plan = compile_plan(chosen, request.limits, grant.built_in)
         identity = f"sa-{next(self._numbers)}-{secrets.token_hex(4)}"
-        given = assignment.stdin_bytes(request.stdin)
+        given = request.stdio or assignment.stdin_bytes(request.stdin)
         target = request.target
         frame = assignment.packed(
             identity,
@@ -162,7 +163,8 @@ class SandboxExecutor(Executor):
             chosen.environment,
             request.env,
             request.cwd,
-            has_stdin=bool(given),
+            has_stdin=request.stdio is None and bool(given),
+            stdio=request.stdio,
             reach=self._reach,
             toolsets=grant.toolsets,
         )
@@ -246,7 +248,7 @@ class SandboxExecutor(Executor):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What `SandboxExecutor.launch` is given."""
+    """What `SandboxExecutor.launch` is given; `stdio` is the command line's own."""
 
     target: object
     args: Sequence[object]
@@ -258,6 +260,7 @@ class Request:
     cwd: str | os.PathLike[str] | None = None
     stdin: bytes | str | None = None
     name: str | None = None
+    stdio: Stdio | None = None
 
 
 _executors: weakref.WeakSet[SandboxExecutor] = weakref.WeakSet()

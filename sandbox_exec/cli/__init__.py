@@ -16,6 +16,7 @@ from sandbox_exec.cli.call import call
 from sandbox_exec.cli.exec import exec_
 from sandbox_exec.cli.profiles import profiles
 from sandbox_exec.cli.report import BOUNDARY, INTERRUPTED, OUR_ERROR, say
+from sandbox_exec.cli.status import STATUS
 from sandbox_exec.errors import BoundaryUnavailable, SandboxError
 
 HELP: Final = """Runs a callable or a command in a child process, and tells the truth about how it ended.
@@ -36,7 +37,9 @@ Exit codes of call and exec:
   124    the wall limit
   125    our error, before anything of yours ran (a wrong option, no such program)
   126    the profile's boundary cannot be had here
-  128+n  ended by signal n; 130 also after Ctrl-C
+  128+n  ended by signal n; call: 130 also after Ctrl-C
+
+--status-fd tells the cases apart.
 """
 
 
@@ -53,7 +56,12 @@ commands.add_command(profiles)
 
 def main() -> NoReturn:
     """The entry point."""
-    sys.exit(_status())
+    code = _status()
+    try:
+        STATUS.write(code)
+    except OSError as error:
+        say(f"cannot write to --status-fd: {error.strerror}")
+    sys.exit(code)
 
 
 def _status() -> int:

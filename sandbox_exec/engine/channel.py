@@ -12,7 +12,7 @@ import struct
 import time
 from array import array
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from sandbox_worker import protocol
@@ -63,7 +63,8 @@ class Channel:
         self._broker, self._sock, self._fd = broker, sock, sock.fileno()
         self._on_frame, self._on_closed = on_frame, on_closed
         self._on_violation, self._on_unable = on_violation, on_unable
-        self._outgoing: deque[tuple[bytes, int]] | None = None  # frames that the socket had no room for
+        # Frames that the socket had no room for, with the descriptors that go with them.
+        self._outgoing: deque[tuple[bytes, tuple[int, ...]]] | None = None
         self._blocked = False
         self._closed = self._ended = False
         self._row = 0  # passes in a row with one frame
@@ -173,10 +174,10 @@ class Channel:
                     pass  # queued, and tried again where each failure is told apart
                 else:
                     return
-            self._put(frame, -1)
+            self._put(frame)
             return
         fd = sealed(frame)
-        self._put(protocol.pack(protocol.Down.MEMFD, len(frame)), -1)
+        self._put(protocol.pack(protocol.Down.MEMFD, len(frame)))
         self._put(b"m", fd)
 
     def send_data(self, data: bytes) -> None:
@@ -187,30 +188,34 @@ class Channel:
         """
         self._put(b"m", sealed(data))
 
+    def send_descriptors(self, fds: Sequence[int]) -> None:
+        """Sends these descriptors, together, and closes them here."""
+        self._put(b"d", *fds)
+
     @property
     def waiting(self) -> int:
         """How many frames are queued because the child does not read."""
         return len(self._outgoing) if self._outgoing is not None else 0
 
-    def _put(self, frame: bytes, fd: int) -> None:
+    def _put(self, frame: bytes, *fds: int) -> None:
         if self._closed:
-            _close(fd)
+            _close(fds)
             return
         if self._outgoing is None:
             self._outgoing = deque()
-        self._outgoing.append((frame, fd))
+        self._outgoing.append((frame, fds))
         if not self._blocked:
             self._flush()
 
     def _flush(self) -> None:
         waiting = self._outgoing
         while waiting:
-            frame, fd = waiting[0]
+            frame, fds = waiting[0]
             try:
-                if fd < 0:
+                if not fds:
                     self._sock.send(frame)
                 else:
-                    self._sock.sendmsg([frame], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", [fd]))])
+                    self._sock.sendmsg([frame], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", fds))])
             except BlockingIOError:
                 self._want_writable(wanted=True)
                 return
@@ -221,7 +226,7 @@ class Channel:
                 self._on_unable(f"a message could not be sent: {error}")
                 return
             waiting.popleft()
-            _close(fd)
+            _close(fds)
         self._outgoing = None
         self._want_writable(wanted=False)
 
@@ -231,8 +236,8 @@ class Channel:
             self._broker.watch_writable(self._fd, on=wanted)
 
     def _drop_outgoing(self) -> None:
-        for _, fd in self._outgoing or ():
-            _close(fd)
+        for _, fds in self._outgoing or ():
+            _close(fds)
         self._outgoing = None
 
     def close(self) -> None:
@@ -269,6 +274,6 @@ def sealed(data: bytes) -> int:
     return fd
 
 
-def _close(fd: int) -> None:
-    if fd >= 0:
+def _close(fds: Sequence[int]) -> None:
+    for fd in fds:
         os.close(fd)

@@ -235,6 +235,12 @@ class Child:
         warden.strike()  # at once: the loop may be at another child
         return True
 
+    def _pass(self, number: int) -> None:
+        """A signal for the command, and where a keyboard sends it (SIGINT, SIGQUIT) for its process group."""
+        warden = self._warden
+        if warden is not None:
+            self._ward.broker.post(lambda: warden.pass_signal(number))
+
     def events(self) -> Iterator[Event]:
         """Follows the child until its end, from its beginning; what was lost to the bound is counted."""
         return iter(self._log)

@@ -16,6 +16,7 @@ from sandbox_exec.engine import messages, states, values
 from sandbox_exec.engine.channel import Channel
 from sandbox_exec.engine.failures import classified
 from sandbox_exec.engine.states import Cause, Message, SubagentState
+from sandbox_exec.engine.stdio import Stdio
 from sandbox_worker import protocol
 
 if TYPE_CHECKING:
@@ -150,12 +151,15 @@ class Hearing:
         except OSError as error:  # no memory, or no descriptor, for a large one
             self._unable(f"a message could not be sent: {error}")
 
-    def send_data(self, data: bytes) -> None:
-        """Sends data as a descriptor of its own."""
+    def send_input(self, given: bytes | Stdio) -> None:
+        """Sends what the child is to read, or its three standard descriptors."""
         if self._channel is None:
             return
         try:
-            self._channel.send_data(data)
+            if isinstance(given, Stdio):
+                self._channel.send_descriptors(given.fds)
+            else:
+                self._channel.send_data(given)
         except OSError as error:
             self._unable(f"stdin could not be sent: {error}")
 

@@ -21,6 +21,7 @@ from sandbox_exec.engine.asks import Asks
 from sandbox_exec.engine.broker import Broker
 from sandbox_exec.engine.pool import Pool
 from sandbox_exec.engine.spawner import Spawner
+from sandbox_exec.engine.stdio import Stdio
 from sandbox_exec.engine.templates import Launchers
 from sandbox_exec.engine.warden import Warden
 from sandbox_exec.errors import ExecutorClosed, LaunchError
@@ -74,7 +75,7 @@ class Ward:
         child: Child,
         plan: Plan,
         run_frame: bytes,
-        stdin: bytes = b"",
+        stdin: bytes | Stdio = b"",
         *,
         is_command: bool = False,
         grants: Mapping[str, Tool] | None = None,

@@ -2,7 +2,8 @@
 
 The assignment is a dict: ``id goal context toolsets workspace`` (for the context), ``path`` (appended to
 sys.path), ``env`` (replaces the environment), ``cwd``, ``stdin`` (whether a descriptor for it follows), and
-either ``argv`` (a command) or ``target`` (see `_target`) with ``args`` (see `conversation.load`).
+either ``argv`` (a command), with ``stdio`` (whether its three descriptors follow) and ``terminal`` (which of
+them is its controlling terminal), or ``target`` (see `_target`) with ``args`` (see `conversation.load`).
 """
 
 import _signal
@@ -54,7 +55,7 @@ def _prepare(assignment: "Assignment", own: conversation.Context) -> None:
     sys.path.extend(assignment["path"])
     builtins.exit = builtins.quit = sys.exit  # type: ignore[assignment]  # `site`, which we do without, would have made them
     if assignment["stdin"]:
-        fd = channel.receive_descriptor()
+        (fd,) = channel.receive_descriptors()
         posix.lseek(fd, 0, 0)
         posix.dup2(fd, 0)
         posix.close(fd)
@@ -204,11 +205,14 @@ def _command(assignment: "Assignment", own: conversation.Context) -> tuple[str, 
     try:
         try:
             with conversation.exposed(own):
+                if assignment["stdio"]:
+                    _take_stdio(assignment["terminal"])
                 _enter(assignment["cwd"])
                 search = assignment["env"].get("PATH", "/usr/local/bin:/usr/bin:/bin")
                 path = _find(assignment["argv"][0], search)
         except conversation.Cancelled as error:
             return _failure("cancelled", error, "")
+        _signal.signal(_signal.SIGINT, _signal.SIG_DFL)  # the host passes signals on from the next line
         channel.send('{"t":"executing"}')
         for number in (_signal.SIGPIPE, _signal.SIGXFSZ):  # Python ignores them, and that outlives execve
             _signal.signal(number, _signal.SIG_DFL)
@@ -216,6 +220,15 @@ def _command(assignment: "Assignment", own: conversation.Context) -> tuple[str, 
     except OSError as error:
         return _failure("raised", error, None)
     raise AssertionError  # unreachable: execve returns only by raising
+
+
+def _take_stdio(terminal: int | None) -> None:
+    fds = channel.receive_descriptors()
+    if terminal is not None:
+        posix.login_tty(posix.dup(fds[terminal]))  # this process leads its session already
+    for number, fd in enumerate(fds):
+        posix.dup2(fd, number)
+        posix.close(fd)
 
 
 def _find(program: str, search: str) -> str:
