@@ -41,6 +41,11 @@ def in_loop():
         pass
 
 
+def in_loop_telling_of_interrupts(number):
+    signal.signal(signal.SIGINT, lambda *_: touch(f"interrupted-{number}"))
+    in_loop()
+
+
 def swallow():
     try:
         sw.context().emit("here")
