@@ -10,6 +10,7 @@ import contextlib
 import faulthandler
 import fcntl
 import json
+import logging
 import os
 import pty
 import resource
@@ -23,7 +24,7 @@ from pathlib import Path
 
 import sandbox_exec as sx
 import sandbox_worker
-from children import faults, greedy, stubborn
+from children import faults, greedy, stubborn, watch
 
 TESTS = Path(__file__).parents[1]
 GRACE = 0.3
@@ -464,6 +465,51 @@ def start_too_many(profile, place):
         few_processes=few_processes,
         many_processes=many_processes,
         beside_others=beside_others,
+    )
+
+
+def launch_among_locks(profile, place):
+    """Launches while other threads are in print and in logging nearly all the time."""
+    forks, done, lines = [], threading.Event(), [0] * 8
+    os.register_at_fork(before=lambda: forks.append(1))
+    logging.basicConfig(format="%(levelname)s:%(name)s:%(message)s")
+    nowhere, standard = os.open(os.devnull, os.O_WRONLY), [os.dup(1), os.dup(2)]
+    for fd in (1, 2):
+        os.dup2(nowhere, fd)
+
+    def log(number):
+        while not done.is_set():
+            logging.getLogger().warning("line %s of thread %s", lines[number], number)
+            print("line", lines[number], flush=True)
+            lines[number] += 1
+
+    threads = [threading.Thread(target=log, args=(number,)) for number in range(len(lines))]
+    for thread in threads:
+        thread.start()
+    endings, output, errors = (collections.Counter() for _ in range(3))
+    try:
+        with watch.Case(profile, Path(place)) as case:
+            for _ in range(30):
+                children = [case.launch(faults.log_and_print, waiters=0) for _ in range(10)]
+                for child in children:
+                    outcome = case.settle(child, within=50)
+                    endings[f"{outcome.state} {outcome.value}"] += 1
+                    output[outcome.stdout.text] += 1
+                    errors[outcome.stderr.text] += 1
+    finally:
+        done.set()
+        for thread in threads:
+            thread.join()
+        for fd, kept in zip((1, 2), standard, strict=True):
+            os.dup2(kept, fd)
+    tell(
+        **{
+            "endings": endings,
+            "output": output,
+            "errors": errors,
+            "forks": len(forks),
+            "lines of each thread": min(lines),
+        }
     )
 
 

@@ -1,10 +1,15 @@
 """Ways to take a cancel, and steers."""
 
+import atexit
 import collections
+import concurrent.futures
 import itertools
+import multiprocessing
 import os
+import random
 import signal
 import subprocess
+import threading
 import time
 
 import sandbox_worker as sw
@@ -114,6 +119,26 @@ def cancelled_of_its_own_accord():
     raise sw.Cancelled
 
 
+def leave_running(what):
+    """Returns at once; what it leaves, an interpreter would wait for at its exit."""
+    match what:
+        case "thread":
+            threading.Thread(target=time.sleep, args=(600,)).start()
+        case "pool of threads":
+            concurrent.futures.ThreadPoolExecutor(2).submit(time.sleep, 600)
+        case "process":
+            multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,)).start()
+        case "pool of processes":
+            processes = multiprocessing.get_context("fork")
+            concurrent.futures.ProcessPoolExecutor(2, processes).submit(time.sleep, 600)
+        case "program":
+            subprocess.Popen(["sleep", "600"])
+        case "exit handler":
+            atexit.register(time.sleep, 600)
+    sw.context().emit("left")
+    return 1
+
+
 # Steers.
 
 
@@ -126,6 +151,19 @@ def collect_steers(until):
         seen += ctx.boundary()
         time.sleep(0.001)
     return seen
+
+
+def listen_between_work(seconds, seed):
+    """Works up to 5 ms between its boundaries; what it has heard is its partial result."""
+    ctx, heard, chance = sw.context(), [], random.Random(seed)
+    ctx.partial(heard)
+    ctx.emit("here")
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        heard += ctx.boundary()
+        ctx.partial(heard)
+        time.sleep(chance.random() / 200)
+    return heard
 
 
 def collect_steers_for(seconds):
