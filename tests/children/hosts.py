@@ -471,6 +471,7 @@ def start_too_many(profile, place):
 def launch_among_locks(profile, place):
     """Launches while other threads are in print and in logging nearly all the time."""
     forks, done, lines = [], threading.Event(), [0] * 8
+    sys.setswitchinterval(0.0002)  # ours are to have their turn too
     os.register_at_fork(before=lambda: forks.append(1))
     logging.basicConfig(format="%(levelname)s:%(name)s:%(message)s")
     nowhere, standard = os.open(os.devnull, os.O_WRONLY), [os.dup(1), os.dup(2)]

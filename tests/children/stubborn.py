@@ -3,14 +3,17 @@
 import atexit
 import collections
 import concurrent.futures
+import contextlib
 import itertools
 import multiprocessing
 import os
 import random
 import signal
 import subprocess
+import tempfile
 import threading
 import time
+from multiprocessing import shared_memory
 
 import sandbox_worker as sw
 
@@ -137,6 +140,20 @@ def leave_running(what):
             atexit.register(time.sleep, 600)
     sw.context().emit("left")
     return 1
+
+
+def leave_files(shared, then_die):
+    """Shared memory, a temporary file, and one where it stands; then it has no time to tidy up."""
+    with contextlib.suppress(OSError):
+        shared_memory.SharedMemory(shared, create=True, size=10**7)
+    path = tempfile.mktemp()
+    for name in (path, "own"):
+        with open(name, "w") as file:
+            file.write("x")
+    sw.context().emit("here", name=os.path.basename(path))
+    if then_die:
+        os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(600)
 
 
 # Steers.
