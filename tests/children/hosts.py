@@ -25,6 +25,7 @@ from pathlib import Path
 import sandbox_exec as sx
 import sandbox_worker
 from children import faults, greedy, stubborn, watch
+from children import started as targets
 
 TESTS = Path(__file__).parents[1]
 GRACE = 0.3
@@ -70,8 +71,9 @@ def run(name, *arguments, seconds=20, returncode=0, **options):
 @contextlib.contextmanager
 def started(name, *arguments, **options):
     """Starts a host, waits for its first line, and yields the process and that line."""
+    options = {"stdin": -3, **options}
     with subprocess.Popen(
-        command(name, *arguments), env=environment(), stdin=-3, stdout=-1, text=True, **options
+        command(name, *arguments), env=environment(), stdout=-1, text=True, **options
     ) as process:
         try:
             yield process, json.loads(process.stdout.readline())
@@ -488,21 +490,21 @@ def launch_among_locks(profile, place):
     for thread in threads:
         thread.start()
     endings, output, errors = (collections.Counter() for _ in range(3))
-    try:
-        with watch.Case(profile, Path(place)) as case:
-            for _ in range(30):
-                children = [case.launch(faults.log_and_print, waiters=0) for _ in range(10)]
+    with watch.Case(profile, Path(place)) as case:
+        try:
+            for _ in range(10):
+                children = [case.launch(faults.log_and_print, waiters=0) for _ in range(30)]
                 for child in children:
-                    outcome = case.settle(child, within=50)
+                    outcome = child.outcome(50)
                     endings[f"{outcome.state} {outcome.value}"] += 1
                     output[outcome.stdout.text] += 1
                     errors[outcome.stderr.text] += 1
-    finally:
-        done.set()
-        for thread in threads:
-            thread.join()
-        for fd, kept in zip((1, 2), standard, strict=True):
-            os.dup2(kept, fd)
+        finally:
+            done.set()
+            for thread in threads:
+                thread.join()
+            for fd, kept in zip((1, 2), standard, strict=True):
+                os.dup2(kept, fd)
     tell(
         **{
             "endings": endings,
@@ -512,6 +514,18 @@ def launch_among_locks(profile, place):
             "lines of each thread": min(lines),
         }
     )
+
+
+def read_input(profile, place):
+    """Children that read what this program never gets to the end of."""
+    with watch.Case(profile, Path(place)) as case:
+        outcomes = {
+            "cat": case.run(sx.Command(["cat"])),
+            "shell": case.sh("read line || echo end"),
+            "input": case.run(targets.reads_a_line),
+            "read": case.run(targets.reads_all),
+        }
+    tell(**{name: [*watch.how(each), each.value, each.stdout.text] for name, each in outcomes.items()})
 
 
 if __name__ == "__main__":
