@@ -171,9 +171,7 @@ class Case:
     def submit(self, function, *args, waiters=2):
         """Submits a job and returns its future, whose child is checked as a launched one is."""
         mark, directory = self._next_place()
-        with contextlib.chdir(
-            directory
-        ):  # a job has no environment of its own; it stands where its host does
+        with contextlib.chdir(directory):  # a job stands where its host does
             future = self.executor.submit(function, *args)
         self._watch(future.child, mark, waiters)
         return future

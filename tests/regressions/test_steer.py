@@ -8,7 +8,7 @@ import pytest
 
 import sandbox_exec as sx
 from children import asking, stubborn, watch
-from children.watch import CANCELLED, SUCCEEDED, how, limits, regression
+from children.watch import CANCELLED, SUCCEEDED, Case, how, limits, regression
 
 
 @pytest.mark.parametrize("ending", ["return", "cancel", "kill", "limit"])
@@ -48,31 +48,37 @@ def test_a_steer_at_any_moment_is_taken_or_told_as_missed(case, ending):
 
 @pytest.mark.parametrize("ending", ["return", "cancel", "kill"])
 @regression("NousResearch/hermes-agent#30170")
-def test_a_message_to_a_busy_child_does_it_no_harm(case, ending):
-    called, answer = threading.Event(), threading.Event()
+def test_a_message_to_a_busy_child_does_it_no_harm(report, profile, tmp_path, ending):
+    called, answer, registry = threading.Event(), threading.Event(), sx.ToolsetRegistry()
 
-    def slow(**_):
+    @registry.tool("tools")
+    def slow():
         called.set()
         assert answer.wait(50)
         return "answered"
 
-    child = case.launch(asking.ask_and_hear, ("slow",), tools={"slow": slow}, limits=limits())
-    try:
-        assert called.wait(watch.PROMPT)
-        receipts = [child.steer(f"hello {number}") for number in range(100)]
-        with pytest.raises(TimeoutError):
-            child.outcome(0.3)
-        assert child.state is sx.SubagentState.RUNNING
-        assert [bool(receipt) for receipt in receipts] == [True] * 64 + [False] * 36
-        assert {receipt.status for receipt in receipts[:64]} == {"pending"}
-        texts = [receipt.text for receipt in receipts[:64]]
-        if ending == "return":
+    with Case(profile, tmp_path, registry=registry, toolsets=["tools"]) as case:
+        try:
+            send_to_a_busy_child(case, called, answer, ending)
+        finally:
             answer.set()
-        else:
-            assert getattr(child, ending)()
-        outcome = case.settle(child)
-    finally:
+
+
+def send_to_a_busy_child(case, called, answer, ending):
+    child = case.launch(asking.ask_and_hear, ("slow",), limits=limits())
+    assert called.wait(watch.PROMPT)
+    receipts = [child.steer(f"hello {number}") for number in range(100)]
+    with pytest.raises(TimeoutError):
+        child.outcome(0.3)
+    assert child.state is sx.SubagentState.RUNNING
+    assert [bool(receipt) for receipt in receipts] == [True] * 64 + [False] * 36
+    assert {receipt.status for receipt in receipts[:64]} == {"pending"}
+    texts = [receipt.text for receipt in receipts[:64]]
+    if ending == "return":
         answer.set()
+    else:
+        assert getattr(child, ending)()
+    outcome = case.settle(child)
     if ending == "return":
         assert (how(outcome), outcome.value) == (SUCCEEDED, ("answered", texts))
         assert outcome.missed_steer == ()
