@@ -57,7 +57,7 @@ def exec_(
         from sandbox_exec.executor import Request
 
         asked = Limits(**limits)  # type: ignore[arg-type]  # the names are the fields'
-        request = Request(Command(argv), (), {}, profile, asked, name=argv[0])
+        request = Request(Command(argv), (), {}, profile=profile, limits=asked, name=argv[0])
         outcome, passed = _run(request, caller, captured=as_json, bridged=tty == "bridge")
     STATUS.outcome, STATUS.is_command = outcome, True
     if as_json:

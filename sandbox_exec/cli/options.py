@@ -75,5 +75,7 @@ def shared(command: Command) -> Command:
     as_json = click.option(
         "--json", "as_json", is_flag=True, help="Print the whole outcome as one line of JSON, for machines."
     )
-    profile = click.option("--profile", metavar="NAME", help="The profile to run under [default: none].")
+    profile = click.option(
+        "--profile", metavar="PROFILE", help="Name or path of the profile to run under [default: none]."
+    )
     return profile(as_json(status(command)))

@@ -30,6 +30,7 @@ def packed(  # noqa: PLR0913 what one launch is given
     has_stdin: bool,
     stdio: Stdio | None = None,
     reach: payload.Reach,
+    toolsets: Sequence[str] = (),
 ) -> bytes:
     """The Run message.
 
@@ -44,6 +45,7 @@ def packed(  # noqa: PLR0913 what one launch is given
         has_stdin: a descriptor for it follows the message.
         stdio: of a command: these three follow it.
         reach: which modules the child can import.
+        toolsets: names of those that it holds, to be told; what it may ask for is the host's to know.
 
     Raises:
         ConfigError: a part of it cannot be had.
@@ -52,7 +54,7 @@ def packed(  # noqa: PLR0913 what one launch is given
         "id": identity,
         "goal": "",
         "context": "",
-        "toolsets": (),
+        "toolsets": tuple(toolsets),
         "workspace": None,
         "env": _environment(passed, env),
         "cwd": _directory(cwd),

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 FRAMES_A_TURN: Final = 64
 BYTES_A_TURN: Final = 65_536
 SECONDS_A_TURN: Final = 0.0005  # some frames are dear to decode
-ASK_AFTER, ASK_AGAIN = 4, 16  # see `Channel._turn`
+PROBE_AFTER, PROBE_AGAIN = 4, 16  # see `Channel._turn`
 
 _CREDENTIALS: Final = struct.Struct("=iII")  # pid, uid, gid
 _MFD_CLOEXEC, _MFD_ALLOW_SEALING = 0x1, 0x2
@@ -85,15 +85,18 @@ class Channel:
         """
         if self._outgoing is not None:
             self._flush()
-        if self._row < ASK_AFTER:
+        began = time.monotonic()
+        if self._row < PROBE_AFTER:
             self._row += 1
             self._deliver()
+            if not self._closed and time.monotonic() > began + SECONDS_A_TURN:
+                self._broker.sated(self._fd)
         else:
-            self._row = ASK_AFTER if self._read() > 1 else -ASK_AGAIN
+            self._row = PROBE_AFTER if self._read(began) > 1 else -PROBE_AGAIN
 
-    def _read(self) -> int:
+    def _read(self, began: float) -> int:
         """Delivers frames until there are none, or it is the others' turn; returns how many there were."""
-        got, until = 0, time.monotonic() + SECONDS_A_TURN
+        got = 0
         for number in range(FRAMES_A_TURN):
             size = self._deliver()
             got += size
@@ -101,10 +104,10 @@ class Channel:
                 return number
             if self._closed:
                 return number + 1
-            if got >= BYTES_A_TURN or time.monotonic() > until:
+            if got >= BYTES_A_TURN or time.monotonic() > began + SECONDS_A_TURN:
                 break
         self._broker.sated(self._fd)
-        return number + 1
+        return FRAMES_A_TURN
 
     def _deliver(self) -> int:
         """Delivers one frame; returns its size, 0 if there was none."""
@@ -137,7 +140,7 @@ class Channel:
         """Reads on after the child's death; True once its last word was delivered."""
         if self._closed or self._ended:
             return True
-        return self._read() == 0  # few may be the bound on bytes: only none means the end
+        return self._read(time.monotonic()) == 0  # few may be the bound on bytes: only none means the end
 
     def _nothing_more(self) -> None:
         poll = select.poll()

@@ -31,14 +31,14 @@ from sandbox_worker import protocol
 
 if TYPE_CHECKING:
     from sandbox_exec.confinement.plan import Plan
-    from sandbox_exec.engine.asks import Tool
     from sandbox_exec.engine.broker import Deadline
     from sandbox_exec.engine.child import Child
     from sandbox_exec.engine.ward import Ward
+    from sandbox_exec.toolsets.tool import Tool
 
 SECONDS: Final = {Timer.BOOT: 10.0, Timer.LEAVE: 1.0, Timer.UNREAPED: 30.0}  # GRACE is the limits' own
-# A socket holds a few hundred frames; more than this comes from somebody to whom the child gave its end.
-MOST_DRAINS: Final = 64
+# Turns, of a frame at least: a socket holds a few hundred. More is of somebody whom the child gave its end.
+MOST_DRAINS: Final = 4_096
 INIT_SECONDS: Final = 0.05  # init ends the tree once its worker is dead; then it is killed itself
 
 

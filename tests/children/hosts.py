@@ -211,12 +211,13 @@ def fork_with_children(profile):
     executor = sx.SandboxExecutor(profile)
     child = executor.launch(faults.say_partial, (1, time.sleep, 600))
     next(event for event in child.events() if event.kind == "said")
+    future = executor.submit(time.sleep, 0.5)
     ours, theirs = os.pipe()
     copy = os.fork()
     if copy == 0:
         os.close(ours)
         with open(theirs, "w") as out:
-            print(_in_the_copy(executor, profile), file=out)
+            print(_in_the_copy(executor, profile, future), file=out)
         os.closerange(0, 3)
         time.sleep(60)
         os._exit(0)
@@ -234,7 +235,13 @@ def fork_with_children(profile):
     tell(copy=from_copy, ending=how(outcome), delay=delay, after=after.value)
 
 
-def _in_the_copy(executor, profile):
+def _in_the_copy(executor, profile, future):
+    try:
+        future.result(5)
+    except sx.ExecutorClosed:
+        pass
+    else:
+        return "the future"
     try:
         executor.launch(faults.give, (1,))
     except sx.ExecutorClosed as error:
