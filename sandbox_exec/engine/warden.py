@@ -37,8 +37,7 @@ if TYPE_CHECKING:
     from sandbox_exec.toolsets.tool import Tool
 
 SECONDS: Final = {Timer.BOOT: 10.0, Timer.LEAVE: 1.0, Timer.UNREAPED: 30.0}  # GRACE is the limits' own
-# Turns, of a frame at least: a socket holds a few hundred. More is of somebody whom the child gave its end.
-MOST_DRAINS: Final = 4_096
+MOST_DRAINS: Final = 4_096  # turns of a frame at least: a socket holds hundreds, more is somebody else's
 INIT_SECONDS: Final = 0.05  # init ends the tree once its worker is dead; then it is killed itself
 
 

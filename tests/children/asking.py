@@ -55,6 +55,13 @@ def long_one():
     return context.boundary()
 
 
+def ask_and_hear(tool):
+    """What the tool answered, and what was said meanwhile."""
+    context = sw.context()
+    answer = context.ask(tool)
+    return answer, context.boundary()
+
+
 def too_many_values():
     try:
         sw.context().ask("echo", many=list(range(5_000)))

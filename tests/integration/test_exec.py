@@ -612,9 +612,9 @@ def test_keys_that_send_signals(terminal):
 def test_the_size_follows_the_window(terminal):
     script = (
         "import os, signal, time\n"
-        "size = os.get_terminal_size\n"
-        "signal.signal(signal.SIGWINCH, lambda *_: os.write(1, b'%d %d\\n' % tuple(size())))\n"
-        "print('ready')\n"
+        # Not print: one handler may interrupt another in the midst of it.
+        "signal.signal(signal.SIGWINCH, lambda *_: os.write(1, b'%d %d\\n' % os.get_terminal_size()))\n"
+        "print('ready', flush=True)\n"
         "while True: time.sleep(0.01)"
     )
     seen = terminal("--", *PYTHON, script)
