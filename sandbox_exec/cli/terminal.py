@@ -60,6 +60,7 @@ class Bridge:
         self._reads: threading.Thread | None = None
         self._painting, self._shown = False, 0
         self._is_raw = False
+        self._lock = -1
 
     def __enter__(self) -> Self:
         self._shows.start()
@@ -85,7 +86,7 @@ class Bridge:
     def resume(self) -> None:
         """Takes the keyboard, if it is ours to take: at first, and whenever our job may be in front again."""
         self.resize()
-        if not self._keyboard or not self._in_front():
+        if not self._keyboard or not self._in_front() or not self._alone():
             return
         with contextlib.suppress(termios.error):
             tty.setraw(self._real, termios.TCSANOW)
@@ -104,10 +105,26 @@ class Bridge:
         except OSError:  # not the terminal of our session: there are no jobs
             return True
 
+    def _alone(self) -> bool:
+        """Whether no other bridge has the keyboard: the second would give the terminal back raw."""
+        if self._lock < 0:
+            try:  # of our own: a lock belongs to all that share what they inherited
+                self._lock = os.open(f"/proc/self/fd/{self._real}", os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                os.close(self._lock)
+                self._lock = -1
+                return False
+            except OSError:  # another user's terminal: nobody else's bridge is likely on it
+                return True
+        return True
+
     def _restore(self) -> None:
         if self._is_raw and self._in_front():
             with contextlib.suppress(termios.error):
                 termios.tcsetattr(self._real, termios.TCSANOW, self._before)
+        if self._lock >= 0:
+            os.close(self._lock)
 
     def _read(self) -> None:
         poll = select.poll()

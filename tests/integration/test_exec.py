@@ -452,7 +452,7 @@ def test_throughput_is_that_of_the_command(tmp_path):
 class Terminal:
     """A terminal with `sandboxed` in its foreground, and us at the keyboard."""
 
-    def __init__(self, *argv, real=(0, 1, 2), size=(33, 101), background=False):
+    def __init__(self, *argv, program=(SANDBOXED, "exec"), real=(0, 1, 2), size=(33, 101), background=False):
         self.master, slave = pty.openpty()
         self.resize(*size)
         self.slave = slave  # held, to look at its attributes after the end
@@ -476,7 +476,7 @@ class Terminal:
             for number, name in enumerate(("stdin", "stdout", "stderr"))
         }
         self.process = subprocess.Popen(
-            [SANDBOXED, "exec", *argv],
+            [*program, *argv],
             **streams,
             start_new_session=True,
             preexec_fn=settle,  # noqa: PLW1509 there is one thread
@@ -678,6 +678,38 @@ def test_in_the_background_the_terminal_is_left_alone(terminal):
     assert not seen.is_raw()
     seen.see("done\r+\n")
     assert seen.end() == 0
+
+
+def test_a_job_that_is_continued_takes_the_terminal_again(terminal):
+    seen = terminal("--", "sh", "-c", "echo ready; read a; exit 4")
+    seen.see("ready\r\n")
+    seen.process.send_signal(signal.SIGSTOP)
+    termios.tcsetattr(seen.slave, termios.TCSANOW, seen.before)  # as a shell does
+    seen.process.send_signal(signal.SIGCONT)
+    wait_until(seen.is_raw)
+    seen.type("\n")
+    assert seen.end() == 4
+
+
+def test_two_on_one_terminal_give_it_back(terminal):
+    both = """
+        "$0" exec -- sh -c 'echo first; sleep 1' <&3 & sleep 0.5
+        "$0" exec -- sh -c 'echo second; sleep 1'
+        wait; echo both
+    """
+    seen = terminal("-c", f"exec 3<&0; {both}", SANDBOXED, program=["sh"])
+    seen.see("first(?s:.*)second(?s:.*)both")
+    assert seen.end() == 0
+
+
+def test_a_terminal_that_hangs_up_ends_it(terminal):
+    seconds = f"9875{os.getpid()}.5"
+    seen = terminal("--", "sleep", seconds)
+    wait_until(lambda: len(running_with(seconds)) == 2)  # we are one of them
+    os.close(seen.master)
+    seen.master = os.open("/dev/null", os.O_RDONLY)
+    assert seen.process.wait(WAIT_SECONDS) == 129
+    wait_until(lambda: not running_with(seconds))
 
 
 def test_the_terminal_itself_when_asked_for(terminal):
