@@ -253,6 +253,8 @@ def hold_children(profile, place, kinds):
 
 def end_without_shutdown(profile, place, way):
     """Ends as a program does that never heard of shutdown()."""
+    if way == "sigterm handled":
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     executor = sx.SandboxExecutor(profile)
     for target in (stubborn.in_loop, stubborn.in_sleep, stubborn.in_shell):
         child = executor.launch(target, cwd=place, limits=limits())
@@ -273,7 +275,6 @@ def end_without_shutdown(profile, place, way):
         case "sigterm":
             time.sleep(60)
         case "sigterm handled":
-            signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
             with executor:
                 time.sleep(60)
         case "thread":
