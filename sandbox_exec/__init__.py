@@ -4,7 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from sandbox_exec.confinement.profile import Limits
+    from sandbox_exec.confinement.profile import Limits, Profile, load_profile
     from sandbox_exec.engine.child import Child, Receipt
     from sandbox_exec.engine.outcome import ErrorInfo, Event, ExitInfo, Outcome, Usage
     from sandbox_exec.engine.output import Output
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         ToolsetError,
     )
     from sandbox_exec.executor import SandboxExecutor
+    from sandbox_exec.toolsets.registry import ToolsetRegistry
 
 __version__ = "0.1.0"
 __all__ = [
@@ -43,25 +44,29 @@ __all__ = [
     "Limits",
     "Outcome",
     "Output",
+    "Profile",
     "ProfileError",
     "Receipt",
     "SandboxError",
     "SandboxExecutor",
     "SubagentState",
     "ToolsetError",
+    "ToolsetRegistry",
     "Usage",
+    "load_profile",
 ]
 
 # Public names are imported on first use: the command line must be able to print its help, and a host to
 # import one of the errors, without the engine.
 _HOMES = {
-    "confinement.profile": ("Limits",),
+    "confinement.profile": ("Limits", "Profile", "load_profile"),
     "engine.child": ("Child", "Receipt"),
     "engine.outcome": ("ErrorInfo", "Event", "ExitInfo", "Outcome", "Usage"),
     "engine.output": ("Output",),
     "engine.payload": ("Command",),
     "engine.states": ("SubagentState",),
     "executor": ("SandboxExecutor",),
+    "toolsets.registry": ("ToolsetRegistry",),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 

@@ -41,7 +41,7 @@ class BoundaryUnavailable(SandboxError):
 
 
 class LaunchError(SandboxError):
-    """The executor itself could not be started (no launcher, no descriptors)."""
+    """The executor itself could not be started, or has no slot for a launch that may not wait."""
 
 
 class ExecutorClosed(SandboxError, RuntimeError):

@@ -5,31 +5,31 @@ from __future__ import annotations
 import atexit
 import itertools
 import os
-import resource
 import secrets
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, ParamSpec, Self, TypeVar
 
 from sandbox_exec.confinement.plan import compile_plan
-from sandbox_exec.confinement.profile import Limits, Profile, load_profile
-from sandbox_exec.engine import assignment
+from sandbox_exec.confinement.profile import Limits, Profile, admitted
+from sandbox_exec.engine import asks, assignment
+from sandbox_exec.engine.capacity import make_room
 from sandbox_exec.engine.child import Child
 from sandbox_exec.engine.future import ChildFuture
 from sandbox_exec.engine.payload import Command, Reach
+from sandbox_exec.engine.stdio import Stdio
 from sandbox_exec.engine.ward import Ward, close_all
 from sandbox_exec.errors import ConfigError, ExecutorClosed, LaunchError
+from sandbox_exec.toolsets.registry import Allowance, ToolsetRegistry
 
 if TYPE_CHECKING:
     from types import TracebackType
 
 P = ParamSpec("P")
 T = TypeVar("T")
-DESCRIPTORS_A_CHILD: Final = 6  # channel, pidfds of init and worker, stdout, stderr, init's status pipe
-OWN_DESCRIPTORS: Final = 64
 
 
 class SandboxExecutor(Executor):
@@ -38,11 +38,14 @@ class SandboxExecutor(Executor):
     A `concurrent.futures.Executor`, whose jobs do not share a process; `launch` is the fuller form.
 
     Args:
-        profile: name of the profile that children run under. Until the wall exists only profiles that
-            ask for no kernel layers can be had: "none".
+        profile: the profile that children run under: a name, a path or a `Profile`. Until the wall exists
+            only those that require no kernel layers can be had, such as "none".
         max_children: how many live at once; further ones wait, first come, first served.
+        toolsets: what its children hold unless their launch names less, and at most. By default they hold
+            nothing unless their launch names it, and a launch may name every toolset of the registry.
         start: "exec" gives every child a fresh interpreter; the only way there is yet.
         spares: children made ahead; none can be yet.
+        registry: where toolsets are looked up; one with the built-in ones alone by default.
         python: the interpreter of the children; the host's own by default.
         imports: top-level packages that the children can import, beside the standard library, the host's
             site-packages and the target's own package: the directories that hold them are added to their
@@ -55,15 +58,17 @@ class SandboxExecutor(Executor):
 
     def __init__(
         self,
-        profile: str = "none",
+        profile: str | os.PathLike[str] | Profile = "none",
         max_children: int = 32,
+        toolsets: Sequence[str] | None = None,
         *,
         start: str | None = None,
         spares: int = 0,
+        registry: ToolsetRegistry | None = None,
         python: str | None = None,
         imports: Sequence[str] | None = None,
     ) -> None:
-        self._profile: Profile = load_profile(profile)
+        self._profile: Profile = admitted(profile)
         if start not in {None, "exec"} or spares != 0:
             msg = f"start={start!r} with spares={spares!r} is not to be had yet: use start='exec', spares=0"
             raise ConfigError(msg)
@@ -75,7 +80,8 @@ class SandboxExecutor(Executor):
             raise ConfigError(msg)
         self._reach = Reach(None if imports is None else tuple(imports))
         self._reach.directories(None)  # the names are looked up once here, to be refused early
-        _make_room(max_children)
+        self._allowance = Allowance(registry, toolsets)
+        make_room(max_children)
         self._max_children, self._python = max_children, python
         self._numbers = itertools.count()
         self._lock = threading.Lock()
@@ -97,7 +103,7 @@ class SandboxExecutor(Executor):
         child = self._started(Request(fn, args, kwargs), submitted=True)
         assert self._ward is not None
         future: ChildFuture[T] = ChildFuture(child, self._ward.callbacks.submit)
-        child.call_at_end(future.end)
+        child._call_at_end(future.end)  # noqa: SLF001 one object in two halves
         return future
 
     def launch(  # noqa: PLR0913 the public signature
@@ -106,7 +112,8 @@ class SandboxExecutor(Executor):
         args: Sequence[object] = (),
         kwargs: Mapping[str, object] | None = None,
         *,
-        profile: str | None = None,
+        profile: str | os.PathLike[str] | Profile | None = None,
+        toolsets: Sequence[str] | None = None,
         limits: Limits | None = None,
         env: Mapping[str, str] | None = None,
         cwd: str | os.PathLike[str] | None = None,
@@ -120,7 +127,8 @@ class SandboxExecutor(Executor):
                 a `Command`.
             args: positional arguments of the callable.
             kwargs: its keyword arguments.
-            profile: another profile than the executor's.
+            profile: another profile than the executor's: a name, a path or a `Profile`.
+            toolsets: what the child holds: no more than the executor's own, which is also the default.
             limits: tighter ones than the profile's.
             env: variables added to the profile's allow-list.
             cwd: the child's directory; the host's own by default.
@@ -133,17 +141,19 @@ class SandboxExecutor(Executor):
         Raises:
             ConfigError: the request is wrong; no process exists.
             ExecutorClosed: the executor was shut down, or made before a fork.
-            LaunchError: the executor's own threads cannot be started.
+            LaunchError: the executor's own threads cannot be started; or it is full, and the caller is a host
+                tool that a live child asked for: such a launch never waits.
         """
         return self._started(
-            Request(target, args, kwargs or {}, profile, limits, env or {}, cwd, stdin, name)
+            Request(target, args, kwargs or {}, profile, toolsets, limits, env or {}, cwd, stdin, name)
         )
 
     def _started(self, request: Request, *, submitted: bool = False) -> Child:
-        chosen = self._profile if request.profile is None else load_profile(request.profile)
-        plan = compile_plan(chosen, request.limits)
+        chosen = self._profile if request.profile is None else admitted(request.profile)
+        grant = self._allowance.grant(request.toolsets)
+        plan = compile_plan(chosen, request.limits, grant.built_in)
         identity = f"sa-{next(self._numbers)}-{secrets.token_hex(4)}"
-        given = assignment.stdin_bytes(request.stdin)
+        given = request.stdio or assignment.stdin_bytes(request.stdin)
         target = request.target
         frame = assignment.packed(
             identity,
@@ -153,14 +163,25 @@ class SandboxExecutor(Executor):
             chosen.environment,
             request.env,
             request.cwd,
-            has_stdin=bool(given),
+            has_stdin=request.stdio is None and bool(given),
+            stdio=request.stdio,
             reach=self._reach,
+            toolsets=grant.toolsets,
         )
         ward = self._opened()
         name = assignment.name_of(target) if request.name is None else request.name
         child = Child(ward, identity, name)
         is_command = isinstance(target, Command)
-        ward.launch(child, plan, frame, given, is_command=is_command, submitted=submitted)
+        ward.launch(
+            child,
+            plan,
+            frame,
+            given,
+            is_command=is_command,
+            grants=grant.tools,
+            submitted=submitted,
+            queue=asks.asking_child() is None,
+        )
         return child
 
     def _opened(self) -> Ward:
@@ -201,11 +222,10 @@ class SandboxExecutor(Executor):
         if ward is None:
             return
         if wait and not ward.broker.is_current:  # there a collector may run a program's __del__
-            _finish(ward, cancel_futures)
-            return
-        threading.Thread(
-            target=_finish, args=(ward, cancel_futures), name="sandbox-exec shutdown", daemon=True
-        ).start()
+            ward.finish_submitted(cancel_queued=cancel_futures)
+            ward.close()
+        else:
+            ward.close_aside(finish=True, cancel_queued=cancel_futures)
 
     def _shut(self) -> Ward | None:
         with self._lock:
@@ -228,38 +248,19 @@ class SandboxExecutor(Executor):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What `SandboxExecutor.launch` is given."""
+    """What `SandboxExecutor.launch` is given; `stdio` is the command line's own."""
 
     target: object
     args: Sequence[object]
     kwargs: Mapping[str, object]
-    profile: str | None = None
+    profile: str | os.PathLike[str] | Profile | None = None
+    toolsets: Sequence[str] | None = None
     limits: Limits | None = None
     env: Mapping[str, str] = field(default_factory=dict)
     cwd: str | os.PathLike[str] | None = None
     stdin: bytes | str | None = None
     name: str | None = None
-
-
-def _finish(ward: Ward, cancel_queued: bool) -> None:
-    ward.finish_submitted(cancel_queued=cancel_queued)
-    ward.close()
-
-
-def _make_room(max_children: int) -> None:
-    """Raises RLIMIT_NOFILE as far as needed.
-
-    Raises:
-        ConfigError: the hard limit is too low.
-    """
-    needed = max_children * DESCRIPTORS_A_CHILD + OWN_DESCRIPTORS
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if hard != resource.RLIM_INFINITY and needed > hard:
-        fits = max(0, (hard - OWN_DESCRIPTORS) // DESCRIPTORS_A_CHILD)
-        msg = f"max_children={max_children} needs {needed} descriptors of {hard} (ulimit -Hn): {fits} fit"
-        raise ConfigError(msg)
-    if soft != resource.RLIM_INFINITY and needed > soft:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    stdio: Stdio | None = None
 
 
 _executors: weakref.WeakSet[SandboxExecutor] = weakref.WeakSet()

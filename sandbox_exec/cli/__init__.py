@@ -14,19 +14,22 @@ import click
 from sandbox_exec import __version__
 from sandbox_exec.cli.call import call
 from sandbox_exec.cli.exec import exec_
+from sandbox_exec.cli.profiles import profiles
 from sandbox_exec.cli.report import BOUNDARY, INTERRUPTED, OUR_ERROR, say
+from sandbox_exec.cli.status import STATUS
 from sandbox_exec.errors import BoundaryUnavailable, SandboxError
 
 HELP: Final = """Runs a callable or a command in a child process, and tells the truth about how it ended.
 
-The only profile yet is "none": a process of its own, a clean environment, limits, one true ending, no
-process left behind. It is no wall: do not run code that you do not trust.
+A process of its own, a clean environment, limits, one true ending, no process left behind. No profile is
+a wall yet: do not run code that you do not trust.
 
 \b
 Examples:
   sandboxed call math:sqrt 2
   sandboxed exec --wall 5s -- make test
   sandboxed exec --json -- sh -c 'kill -SEGV $$'
+  sandboxed profiles none
 
 \b
 Exit codes of call and exec:
@@ -34,7 +37,9 @@ Exit codes of call and exec:
   124    the wall limit
   125    our error, before anything of yours ran (a wrong option, no such program)
   126    the profile's boundary cannot be had here
-  128+n  ended by signal n; 130 also after Ctrl-C
+  128+n  ended by signal n; call: 130 also after Ctrl-C
+
+--status-fd tells the cases apart.
 """
 
 
@@ -46,11 +51,17 @@ def commands() -> None:
 
 commands.add_command(call)
 commands.add_command(exec_)
+commands.add_command(profiles)
 
 
 def main() -> NoReturn:
     """The entry point."""
-    sys.exit(_status())
+    code = _status()
+    try:
+        STATUS.write(code)
+    except OSError as error:
+        say(f"cannot write to --status-fd: {error.strerror}")
+    sys.exit(code)
 
 
 def _status() -> int:

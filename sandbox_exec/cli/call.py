@@ -15,6 +15,7 @@ import click
 
 from sandbox_exec.cli import options, report
 from sandbox_exec.cli.plain import plain
+from sandbox_exec.cli.status import STATUS
 from sandbox_exec.errors import ConfigError
 
 _REFERENCE: Final = re.compile(r"([^\W\d]\w*(?:\.[^\W\d]\w*)*):([^\W\d]\w*(?:\.[^\W\d]\w*)*)")
@@ -49,6 +50,7 @@ def call(
     from sandbox_exec.cli.running import run  # `--help` needs no engine
 
     outcome, interrupted = run(call_target, args, name=reference, profile=profile, limits=limits)
+    STATUS.outcome = outcome
     from sandbox_exec.cli import jsonform
 
     if as_json:

@@ -1,4 +1,4 @@
-"""What `call` and `exec` share on the command line: the profile, the limits, --json."""
+"""What `call` and `exec` share on the command line: the profile, the limits, --json, --status-fd."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import re
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import click
+
+from sandbox_exec.cli.status import option as take_status
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,7 +42,11 @@ _LIMITS: Final = (
     ("--threads", "threads", "Threads that it may start: starting one fails beyond."),
     ("--open-files", "open_files", "Descriptors of each process: opening fails beyond."),
     ("--file", "file_bytes", "Size of a file that it writes."),
-    ("--output", "output_bytes", "What is kept of each stream, half head, half tail; it may print more."),
+    (
+        "--output",
+        "output_bytes",
+        "What is kept of a captured stream, half head, half tail; it may print more.",
+    ),
     ("--result", "result_bytes", "Size of a result."),
     ("--result-items", "result_items", "Values in a result, containers counted too."),
     ("--grace", "grace_seconds", "How long each step of a cancel waits for it to end by itself."),
@@ -57,8 +63,19 @@ def shared(command: Command) -> Command:
         else:
             option = click.option(flag, name, metavar="N", type=int, help=text)
         command = option(command)
+    status = click.option(
+        "--status-fd",
+        metavar="N",
+        type=int,
+        is_eager=True,
+        expose_value=False,
+        callback=take_status,
+        help="Descriptor for one line of JSON that tells our exit codes from the command's.",
+    )
     as_json = click.option(
         "--json", "as_json", is_flag=True, help="Print the whole outcome as one line of JSON, for machines."
     )
-    profile = click.option("--profile", metavar="NAME", help="The profile to run under [default: none].")
-    return profile(as_json(command))
+    profile = click.option(
+        "--profile", metavar="PROFILE", help="Name or path of the profile to run under [default: none]."
+    )
+    return profile(as_json(status(command)))

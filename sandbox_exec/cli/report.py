@@ -38,7 +38,9 @@ def exit_code(outcome: Outcome, *, is_command: bool) -> int:
         case "NOT_CONFINED":
             return BOUNDARY
         case _:
-            return FAILED if outcome.exit.signal is None else SIGNAL + outcome.exit.signal
+            if outcome.exit.signal is not None:
+                return SIGNAL + outcome.exit.signal
+            return (is_command and outcome.exit.code) or FAILED
 
 
 def say(text: str) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import resource
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from sandbox_exec.confinement.profile import Limits, Profile
-from sandbox_exec.errors import ConfigError
+from sandbox_exec.confinement.limits import Limits
+from sandbox_exec.confinement.policy import APPLIED, Profile, refusal
+from sandbox_exec.errors import ConfigError, ProfileError
 
 # As the host program was given it: an executor may raise its own, and select() fails beyond 1,024.
 _FILES: Final = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -33,14 +35,26 @@ class Plan:
     degraded: tuple[str, ...] = ()
 
 
-def compile_plan(profile: Profile, asked: Limits | None = None) -> Plan:
+def compile_plan(profile: Profile, asked: Limits | None = None, policies: Sequence[str] = ()) -> Plan:
     """Compiles a profile, tightened by what one launch asks.
 
+    Args:
+        profile: it has no wall: others cannot be loaded yet.
+        asked: tighter limits.
+        policies: the toolsets that the child holds and whose grant is a kernel policy. Without a wall it can
+            do already what they would open, and more: the grant is no lie, but it bounds nothing. So it is
+            taken, as profile "none" is the control in tests of a wall, and named as degraded.
+
     Raises:
-        ConfigError: the launch would widen the profile.
+        ConfigError: the launch would widen the profile, or a limit is beyond the host's own.
+        ProfileError: the profile requires layers, which this version cannot apply.
     """
+    if (reason := refusal(profile)) is not None:
+        raise ProfileError(reason)
     limits = profile.limits.tightened(asked) if asked is not None else profile.limits
-    return Plan(limits, rlimits(limits))
+    missing = tuple(layer for layer in profile.prefer if layer not in APPLIED)
+    opened = tuple(f"toolset {name}" for name in policies)
+    return Plan(limits, rlimits(limits), degraded=missing + opened)
 
 
 def rlimits(limits: Limits) -> tuple[tuple[int, int, int], ...]:
@@ -56,8 +70,8 @@ def rlimits(limits: Limits) -> tuple[tuple[int, int, int], ...]:
     wanted.append((resource.RLIMIT_NOFILE, *files))
     if limits.file_bytes is not None:
         wanted.append((resource.RLIMIT_FSIZE, limits.file_bytes, limits.file_bytes))
-    if limits.processes is not None or limits.threads is not None:
-        tasks = (limits.processes or 0) + (limits.threads or 0) + _OWN_TASKS
+    if limits.tasks is not None:
+        tasks = limits.tasks + _OWN_TASKS
         wanted.append((resource.RLIMIT_NPROC, tasks, tasks))
     for which, soft, _ in wanted:
         _check_hard_limit(which, soft)

@@ -11,6 +11,7 @@ from typing import Final
 
 from sandbox_exec.engine import payload
 from sandbox_exec.engine.payload import Command
+from sandbox_exec.engine.stdio import Stdio
 from sandbox_exec.errors import ConfigError
 from sandbox_worker import protocol
 
@@ -27,7 +28,9 @@ def packed(  # noqa: PLR0913 what one launch is given
     cwd: str | os.PathLike[str] | None,
     *,
     has_stdin: bool,
+    stdio: Stdio | None = None,
     reach: payload.Reach,
+    toolsets: Sequence[str] = (),
 ) -> bytes:
     """The Run message.
 
@@ -40,7 +43,9 @@ def packed(  # noqa: PLR0913 what one launch is given
         env: further variables.
         cwd: the child's directory; the host's own by default.
         has_stdin: a descriptor for it follows the message.
+        stdio: of a command: these three follow it.
         reach: which modules the child can import.
+        toolsets: names of those that it holds, to be told; what it may ask for is the host's to know.
 
     Raises:
         ConfigError: a part of it cannot be had.
@@ -49,7 +54,7 @@ def packed(  # noqa: PLR0913 what one launch is given
         "id": identity,
         "goal": "",
         "context": "",
-        "toolsets": (),
+        "toolsets": tuple(toolsets),
         "workspace": None,
         "env": _environment(passed, env),
         "cwd": _directory(cwd),
@@ -61,6 +66,7 @@ def packed(  # noqa: PLR0913 what one launch is given
             msg = "a Command has its arguments in argv: args and kwargs are for callables"
             raise ConfigError(msg)
         parts["argv"] = _argv(target)
+        parts["stdio"], parts["terminal"] = stdio is not None, stdio and stdio.terminal
         _check_total(target.argv, parts["env"])
     elif callable(target):
         parts["target"], places = payload.packed_target(target, reach)

@@ -60,6 +60,7 @@ class Broker:
         self._timers: list[tuple[float, int, Deadline]] = []
         self._order = itertools.count()
         self._sated: dict[int, None] = {}  # a queue
+        self._writers: set[int] = set()
         self._flooded = self._resting = False
         self._owed = 0.0  # seconds of rest
         self._stopping = False
@@ -107,8 +108,8 @@ class Broker:
 
     def watch_writable(self, fd: int, *, on: bool) -> None:
         """Adds or drops interest in `fd` being writable."""
-        self._sated.pop(fd, None)
-        self._epoll.modify(fd, select.EPOLLIN | select.EPOLLOUT if on else select.EPOLLIN)
+        (self._writers.add if on else self._writers.discard)(fd)
+        self._listen(fd)
 
     def watch_end(self, fd: int, command: Command) -> None:
         """Runs `command` first in the pass in which `fd` (a pidfd) becomes readable; once."""
@@ -118,6 +119,7 @@ class Broker:
     def forget(self, fd: int) -> None:
         """No more turns for `fd`; to be called before it is closed."""
         self._sated.pop(fd, None)
+        self._writers.discard(fd)
         if self._turns.pop(fd, None) is not None or self._urgent.pop(fd, None) is not None:
             self._epoll.unregister(fd)
 
@@ -125,9 +127,14 @@ class Broker:
         """Says of `fd`, in its turn, that it had its fill: it queues for the next."""
         if fd not in self._turns:
             return
-        self._epoll.modify(fd, 0)  # a hang-up is reported all the same
         self._sated[fd] = None
         self._flooded = True
+        self._listen(fd)
+
+    def _listen(self, fd: int) -> None:
+        """Asks for what `fd` is waited for now; a hang-up is reported in any case."""
+        reads = 0 if fd in self._sated else select.EPOLLIN
+        self._epoll.modify(fd, reads | (select.EPOLLOUT if fd in self._writers else 0))
 
     def _serve(self, took: float) -> None:
         """Lets one of those that had their fill have a turn, and after a while of this, for as long, none.
@@ -144,7 +151,7 @@ class Broker:
         else:
             fd = next(iter(self._sated))
             del self._sated[fd]
-            self._epoll.modify(fd, select.EPOLLIN)
+            self._listen(fd)
 
     def _rested(self) -> None:
         self._resting = False

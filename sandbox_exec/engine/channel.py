@@ -12,7 +12,7 @@ import struct
 import time
 from array import array
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from sandbox_worker import protocol
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 FRAMES_A_TURN: Final = 64
 BYTES_A_TURN: Final = 65_536
 SECONDS_A_TURN: Final = 0.0005  # some frames are dear to decode
-ASK_AFTER, ASK_AGAIN = 4, 16  # see `Channel._turn`
+PROBE_AFTER, PROBE_AGAIN = 4, 16  # see `Channel._turn`
 
 _CREDENTIALS: Final = struct.Struct("=iII")  # pid, uid, gid
 _MFD_CLOEXEC, _MFD_ALLOW_SEALING = 0x1, 0x2
@@ -63,7 +63,8 @@ class Channel:
         self._broker, self._sock, self._fd = broker, sock, sock.fileno()
         self._on_frame, self._on_closed = on_frame, on_closed
         self._on_violation, self._on_unable = on_violation, on_unable
-        self._outgoing: deque[tuple[bytes, int]] | None = None  # frames that the socket had no room for
+        # Frames that the socket had no room for, with the descriptors that go with them.
+        self._outgoing: deque[tuple[bytes, tuple[int, ...]]] | None = None
         self._blocked = False
         self._closed = self._ended = False
         self._row = 0  # passes in a row with one frame
@@ -84,15 +85,18 @@ class Channel:
         """
         if self._outgoing is not None:
             self._flush()
-        if self._row < ASK_AFTER:
+        began = time.monotonic()
+        if self._row < PROBE_AFTER:
             self._row += 1
             self._deliver()
+            if not self._closed and time.monotonic() > began + SECONDS_A_TURN:
+                self._broker.sated(self._fd)
         else:
-            self._row = ASK_AFTER if self._read() > 1 else -ASK_AGAIN
+            self._row = PROBE_AFTER if self._read(began) > 1 else -PROBE_AGAIN
 
-    def _read(self) -> int:
+    def _read(self, began: float) -> int:
         """Delivers frames until there are none, or it is the others' turn; returns how many there were."""
-        got, until = 0, time.monotonic() + SECONDS_A_TURN
+        got = 0
         for number in range(FRAMES_A_TURN):
             size = self._deliver()
             got += size
@@ -100,10 +104,10 @@ class Channel:
                 return number
             if self._closed:
                 return number + 1
-            if got >= BYTES_A_TURN or time.monotonic() > until:
+            if got >= BYTES_A_TURN or time.monotonic() > began + SECONDS_A_TURN:
                 break
         self._broker.sated(self._fd)
-        return number + 1
+        return FRAMES_A_TURN
 
     def _deliver(self) -> int:
         """Delivers one frame; returns its size, 0 if there was none."""
@@ -136,7 +140,7 @@ class Channel:
         """Reads on after the child's death; True once its last word was delivered."""
         if self._closed or self._ended:
             return True
-        return self._read() == 0  # few may be the bound on bytes: only none means the end
+        return self._read(time.monotonic()) == 0  # few may be the bound on bytes: only none means the end
 
     def _nothing_more(self) -> None:
         poll = select.poll()
@@ -170,10 +174,10 @@ class Channel:
                     pass  # queued, and tried again where each failure is told apart
                 else:
                     return
-            self._put(frame, -1)
+            self._put(frame)
             return
         fd = sealed(frame)
-        self._put(protocol.pack(protocol.Down.MEMFD, len(frame)), -1)
+        self._put(protocol.pack(protocol.Down.MEMFD, len(frame)))
         self._put(b"m", fd)
 
     def send_data(self, data: bytes) -> None:
@@ -184,30 +188,34 @@ class Channel:
         """
         self._put(b"m", sealed(data))
 
+    def send_descriptors(self, fds: Sequence[int]) -> None:
+        """Sends these descriptors, together, and closes them here."""
+        self._put(b"d", *fds)
+
     @property
     def waiting(self) -> int:
         """How many frames are queued because the child does not read."""
         return len(self._outgoing) if self._outgoing is not None else 0
 
-    def _put(self, frame: bytes, fd: int) -> None:
+    def _put(self, frame: bytes, *fds: int) -> None:
         if self._closed:
-            _close(fd)
+            _close(fds)
             return
         if self._outgoing is None:
             self._outgoing = deque()
-        self._outgoing.append((frame, fd))
+        self._outgoing.append((frame, fds))
         if not self._blocked:
             self._flush()
 
     def _flush(self) -> None:
         waiting = self._outgoing
         while waiting:
-            frame, fd = waiting[0]
+            frame, fds = waiting[0]
             try:
-                if fd < 0:
+                if not fds:
                     self._sock.send(frame)
                 else:
-                    self._sock.sendmsg([frame], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", [fd]))])
+                    self._sock.sendmsg([frame], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", fds))])
             except BlockingIOError:
                 self._want_writable(wanted=True)
                 return
@@ -218,7 +226,7 @@ class Channel:
                 self._on_unable(f"a message could not be sent: {error}")
                 return
             waiting.popleft()
-            _close(fd)
+            _close(fds)
         self._outgoing = None
         self._want_writable(wanted=False)
 
@@ -228,8 +236,8 @@ class Channel:
             self._broker.watch_writable(self._fd, on=wanted)
 
     def _drop_outgoing(self) -> None:
-        for _, fd in self._outgoing or ():
-            _close(fd)
+        for _, fds in self._outgoing or ():
+            _close(fds)
         self._outgoing = None
 
     def close(self) -> None:
@@ -266,6 +274,6 @@ def sealed(data: bytes) -> int:
     return fd
 
 
-def _close(fd: int) -> None:
-    if fd >= 0:
+def _close(fds: Sequence[int]) -> None:
+    for fd in fds:
         os.close(fd)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Generator, Iterator
 
+    from sandbox_exec.engine.process import ChildProcess
     from sandbox_exec.engine.ward import Ward
     from sandbox_exec.engine.warden import Warden
 
@@ -57,14 +58,29 @@ class Child:
     """
 
     __slots__ = (
-        "__weakref__", "_accepting", "_at_end", "_log", "_outcome", "_pending", "_serial", "_state",
-        "_waiters", "_ward", "_warden", "degraded", "id", "name", "pid",
+        "__weakref__",
+        "_accepting",
+        "_at_end",
+        "_log",
+        "_outcome",
+        "_pending",
+        "_process",
+        "_serial",
+        "_state",
+        "_waiters",
+        "_ward",
+        "_warden",
+        "degraded",
+        "id",
+        "name",
+        "pid",
     )  # fmt: skip
 
     def __init__(self, ward: Ward, identity: str, name: str) -> None:
         self.id, self.name = identity, name
         self.pid: int | None = None
         self.degraded: tuple[str, ...] = ()
+        self._process: ChildProcess | None = None
         self._ward = ward
         self._warden: Warden | None = None
         self._state = SubagentState.PENDING
@@ -88,6 +104,15 @@ class Child:
     def alive(self) -> bool:
         """True until its end is published."""
         return self._outcome is None
+
+    @property
+    def process(self) -> ChildProcess:
+        """The same child as a `multiprocess` process object, always the same one."""
+        if self._process is None:
+            from sandbox_exec.engine.process import ChildProcess  # 50 ms, for those who ask
+
+            self._process = ChildProcess(self)
+        return self._process
 
     def outcome(self, timeout: float | None = None) -> Outcome:
         """Waits for the end.
@@ -132,7 +157,7 @@ class Child:
             with contextlib.suppress(RuntimeError):  # the event loop was closed meanwhile
                 loop.call_soon_threadsafe(_set, ended)
 
-        self.call_at_end(tell)
+        self._call_at_end(tell)
         try:
             await ended
         finally:
@@ -152,7 +177,7 @@ class Child:
             self.cancel("the task that awaited it was cancelled")
             raise
 
-    def call_at_end(self, call: Callable[[], None]) -> None:
+    def _call_at_end(self, call: Callable[[], None]) -> None:
         """Runs `call`, which must be quick and must not raise, once: on the loop at the end, or now."""
         with self._ward.lock:
             if self._outcome is None:
@@ -209,6 +234,12 @@ class Child:
         self._ward.broker.post(lambda: warden.cancel(KillAsked(), ""))
         warden.strike()  # at once: the loop may be at another child
         return True
+
+    def _pass(self, number: int) -> None:
+        """A signal for the command, and where a keyboard sends it (SIGINT, SIGQUIT) for its process group."""
+        warden = self._warden
+        if warden is not None:
+            self._ward.broker.post(lambda: warden.pass_signal(number))
 
     def events(self) -> Iterator[Event]:
         """Follows the child until its end, from its beginning; what was lost to the bound is counted."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import signal
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from sandbox_exec.engine.outcome import ErrorInfo
@@ -65,6 +66,30 @@ def _limit(failure: messages.Failure, limits: Limits) -> tuple[str, str] | None:
     if no_task and tasks:
         return "PROCESS_LIMIT", "limit:processes"
     return None
+
+
+def explained(
+    ending: Ending, said: ErrorInfo | None, exit_: Exit, limits: Limits, stderr: Output
+) -> ErrorInfo:
+    """What callers get to read on an end that is no success.
+
+    Args:
+        ending: how it ended.
+        said: the child's own word on it.
+        exit_: of its process.
+        limits: that it was held to.
+        stderr: what it printed.
+    """
+    if said is not None and said.classification == ending.classification:
+        ours = ending.cause != "none" or ending.state is SubagentState.CANCELLED
+        if said.message or not ours:
+            return said
+    else:
+        said = ErrorInfo(ending.classification or "")
+    words = ending.detail or in_words(ending, exit_, limits)
+    if ending.classification == "LAUNCH_FAILED":
+        words += last_line(stderr)
+    return replace(said, message=words)
 
 
 def in_words(ending: Ending, exit_: Exit, limits: Limits) -> str:

@@ -14,6 +14,7 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from sandbox_exec.engine.states import SubagentState
+from sandbox_exec.errors import ExecutorClosed
 
 if TYPE_CHECKING:
     from sandbox_exec.engine.child import Child
@@ -54,6 +55,28 @@ class ChildFuture(Future[T]):
             while not self.done() and time.monotonic() < until:
                 time.sleep(0.0005)
         return accepted or self.cancelled()
+
+    def result(self, timeout: float | None = None) -> T:
+        """The value.
+
+        Raises:
+            ChildFailed, ChildInterrupted: see `Outcome.exception`.
+            concurrent.futures.CancelledError: it was cancelled.
+            TimeoutError: it is not over in so many seconds; the job is untouched.
+            ExecutorClosed: this process is a fork of the one that submitted it.
+        """
+        self._require_own_process()
+        return super().result(timeout)
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """What `result` raises, None for a job that succeeded; raises as `result` does otherwise."""
+        self._require_own_process()
+        return super().exception(timeout)
+
+    def _require_own_process(self) -> None:
+        if self.child._ward.abandoned and not self.done():  # noqa: SLF001 one object in two halves
+            msg = f"{self.child.id} belongs to the process that this one was forked from"
+            raise ExecutorClosed(msg)
 
     def running(self) -> bool:
         """True from the child's start to its end."""

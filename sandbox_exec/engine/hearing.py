@@ -16,14 +16,15 @@ from sandbox_exec.engine import messages, states, values
 from sandbox_exec.engine.channel import Channel
 from sandbox_exec.engine.failures import classified
 from sandbox_exec.engine.states import Cause, Message, SubagentState
+from sandbox_exec.engine.stdio import Stdio
 from sandbox_worker import protocol
 
 if TYPE_CHECKING:
     from sandbox_exec.confinement.profile import Limits
-    from sandbox_exec.engine.asks import Tool
     from sandbox_exec.engine.child import Child
     from sandbox_exec.engine.outcome import ErrorInfo
     from sandbox_exec.engine.ward import Ward
+    from sandbox_exec.toolsets.tool import Tool
 
 INLINE_DECODE: Final = 16_384  # larger texts are decoded off the loop
 MAX_DENIALS: Final = 64
@@ -62,7 +63,7 @@ class Hearing:
         "_asks",
         "_channel",
         "_child",
-        "_frame_bytes",
+        "_frame",
         "_grants",
         "_is_command",
         "_keeper",
@@ -95,7 +96,7 @@ class Hearing:
         self._channel: Channel | None = None
         self._text: bytearray | None = None  # chunks so far
         self._asks = self._steers_sent = 0
-        self._frame_bytes = 0  # of the one at hand
+        self._frame = b""  # the one at hand
         self._grants, self._is_command = grants, is_command
         self.value: object = None
         self.partial: bytes | None = None
@@ -150,12 +151,15 @@ class Hearing:
         except OSError as error:  # no memory, or no descriptor, for a large one
             self._unable(f"a message could not be sent: {error}")
 
-    def send_data(self, data: bytes) -> None:
-        """Sends data as a descriptor of its own."""
+    def send_input(self, given: bytes | Stdio) -> None:
+        """Sends what the child is to read, or its three standard descriptors."""
         if self._channel is None:
             return
         try:
-            self._channel.send_data(data)
+            if isinstance(given, Stdio):
+                self._channel.send_descriptors(given.fds)
+            else:
+                self._channel.send_data(given)
         except OSError as error:
             self._unable(f"stdin could not be sent: {error}")
 
@@ -182,7 +186,7 @@ class Hearing:
         self._keeper.feed(states.ChannelClosed())
 
     def _on_frame(self, frame: bytes) -> None:
-        self._frame_bytes = len(frame)
+        self._frame = frame
         try:
             message, text = messages.decode(frame)
         except messages.Malformed as error:
@@ -215,7 +219,7 @@ class Hearing:
 
     def _event(self, message: messages.Event, text: bytes) -> None:
         data = self._named(message, text)
-        size = self._frame_bytes + ITEM_BYTES * (2 * len(data) + text.count(b"\n"))
+        size = _weight(self._frame) + ITEM_BYTES * (2 * len(data) + text.count(b"\n"))
         self._child._log.add("child", message.kind, data, size)  # noqa: SLF001 one object in two halves
 
     def _ask(self, message: messages.Ask, text: bytes) -> None:
@@ -227,14 +231,17 @@ class Hearing:
             msg = "it asks on and reads no answer"
             raise _Unacceptable(msg)
         self._asks += 1
-        if not self._ward.asks.run(self._grants, message.id, message.tool, args, self._answer):
-            if len(self.denials) < MAX_DENIALS:
-                self.denials.append(message.tool)
-            self._child._log.add("executor", "denied", {"tool": message.tool})  # noqa: SLF001
+        tool, child = message.tool, self._child
 
-    def _answer(self, frame: bytes) -> None:
-        self._asks -= 1
-        self.send(frame)
+        def answer(frame: bytes, denied: bool) -> None:
+            self._asks -= 1
+            if denied:
+                if len(self.denials) < MAX_DENIALS:
+                    self.denials.append(tool)
+                child._log.add("executor", "denied", {"tool": tool})  # noqa: SLF001
+            self.send(frame)
+
+        self._ward.asks.run(child, self._grants, message.id, tool, args, answer)
 
     def _steer_taken(self, message: messages.SteerTaken, text: bytes) -> None:
         _nothing_more(text)
@@ -347,6 +354,16 @@ class Hearing:
 
 class _Unacceptable(Exception):
     """A message that is typed well and yet not what may be said."""
+
+
+def _weight(frame: bytes) -> int:
+    """What its texts take in memory.
+
+    One wide character makes all of its string wide, and a path keeps every part as a string.
+    """
+    if b'["P",' in frame:
+        return 24 * len(frame)
+    return len(frame) if frame.isascii() and b"\\u" not in frame else 4 * len(frame)
 
 
 def _nothing_more(text: bytes) -> None:

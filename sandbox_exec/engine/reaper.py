@@ -21,6 +21,8 @@ _REPORT_BYTES: Final = 8
 _PIDFD_GET_INFO: Final = 0xC040FF0B
 _PIDFD_INFO_EXIT: Final = 1 << 3
 _PIDFD_INFO: Final = struct.Struct("=Q52xi")
+_PIDFD_SIGNAL_PROCESS_GROUP: Final = 4
+_FROM_KEYBOARDS: Final = frozenset({signal.SIGINT, signal.SIGQUIT})
 
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 _CLD_EXITED: Final = 1
@@ -96,6 +98,14 @@ class Process:
         if self._worker_fd >= 0:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._worker_fd, number)
+
+    def pass_signal(self, number: int) -> None:
+        """Signals a command; as a keyboard does, its whole process group where the kernel can (Linux 6.9)."""
+        if number in _FROM_KEYBOARDS and self._worker_fd >= 0:
+            with contextlib.suppress(OSError):
+                signal.pidfd_send_signal(self._worker_fd, number, None, _PIDFD_SIGNAL_PROCESS_GROUP)
+                return
+        self.signal(number)
 
     def kill(self) -> None:
         """SIGKILL for the worker, whose init then ends the rest and keeps the account of its time.

@@ -87,8 +87,8 @@ class Spawner:
         while (started := self._jobs.get()) is not None:
             try:
                 launcher = _start(self._python)
-            except OSError as error:
-                started(LaunchError(f"cannot start a launcher with {self._python}: {error}"))
+            except (OSError, ValueError) as error:  # ValueError: no file could have such a name
+                started(LaunchError(f"cannot start a launcher with {self._python!r}: {error}"))
             else:
                 started(launcher)
 

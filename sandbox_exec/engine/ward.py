@@ -6,6 +6,7 @@ the copy's ward is only closed descriptors: it refuses every launch.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import threading
@@ -16,17 +17,19 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from sandbox_exec.engine import states
-from sandbox_exec.engine.asks import Asks, Tool
+from sandbox_exec.engine.asks import Asks
 from sandbox_exec.engine.broker import Broker
 from sandbox_exec.engine.pool import Pool
 from sandbox_exec.engine.spawner import Spawner
+from sandbox_exec.engine.stdio import Stdio
 from sandbox_exec.engine.templates import Launchers
 from sandbox_exec.engine.warden import Warden
-from sandbox_exec.errors import ExecutorClosed
+from sandbox_exec.errors import ExecutorClosed, LaunchError
 
 if TYPE_CHECKING:
     from sandbox_exec.confinement.plan import Plan
     from sandbox_exec.engine.child import Child
+    from sandbox_exec.toolsets.tool import Tool
 
 DECODERS = 2
 CALLBACK_THREADS = 4  # of futures; one that waits for another job must not keep all the others waiting
@@ -72,11 +75,12 @@ class Ward:
         child: Child,
         plan: Plan,
         run_frame: bytes,
-        stdin: bytes = b"",
+        stdin: bytes | Stdio = b"",
         *,
         is_command: bool = False,
         grants: Mapping[str, Tool] | None = None,
         submitted: bool = False,
+        queue: bool = True,
     ) -> None:
         """Takes a child in. From any thread.
 
@@ -88,14 +92,23 @@ class Ward:
             is_command: the target is a program.
             grants: the host tools that the child may ask for, by name.
             submitted: it is finished before the executor ends, instead of being ended.
+            queue: it may wait for a slot.
 
         Raises:
             ExecutorClosed: no more children are taken.
+            LaunchError: there is no slot, and it may not wait.
         """
         warden = Warden(self, child, plan, run_frame, stdin, is_command=is_command, grants=grants or {})
         with self.lock:
             if self._closed is not None:
                 raise ExecutorClosed(self._closed)
+            # Whoever is here holds a slot or was launched earlier: with fewer, this one will not wait.
+            if not queue and len(self._wardens) >= self._max:
+                msg = (
+                    f"the executor is full ({self._max} children live or queued), and a child's own launch "
+                    "never waits: raise max_children, or launch fewer at once"
+                )
+                raise LaunchError(msg)
             child._warden = warden  # noqa: SLF001 one object in two halves
             self._wardens[child.id] = child, warden
             if submitted:
@@ -167,15 +180,30 @@ class Ward:
 
         Idempotent: of several threads one does it, and all return when it is done.
         """
-        if (
-            self.broker.is_current
-        ):  # a collector ran a program's __del__ here: the loop cannot wait for itself
-            threading.Thread(target=self.close, name="sandbox-exec shutdown", daemon=True).start()
+        if self.broker.is_current:  # the loop cannot wait for itself
+            self.close_aside()
             return
         with self._closing:
             if not self.abandoned and not self._over:
                 self._close()
                 self._over = True
+
+    def close_aside(self, *, finish: bool = False, cancel_queued: bool = False) -> None:
+        """Closes from a thread of its own.
+
+        Args:
+            finish: submitted jobs are finished first.
+            cancel_queued: see `finish_submitted`.
+        """
+
+        def close() -> None:
+            if finish:
+                self.finish_submitted(cancel_queued=cancel_queued)
+            self.close()
+
+        # RuntimeError: the interpreter is ending, and `close_all` with it.
+        with contextlib.suppress(RuntimeError):
+            threading.Thread(target=close, name="sandbox-exec shutdown", daemon=True).start()
 
     def _close(self) -> None:
         self.shut("the executor was shut down: make a new one")

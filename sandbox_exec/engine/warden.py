@@ -12,33 +12,32 @@ import signal
 import socket
 import time
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, assert_never
 
 from sandbox_exec.engine import states
 from sandbox_exec.engine.bounds import Bounds
 from sandbox_exec.engine.clocks import Clocks
-from sandbox_exec.engine.failures import in_words, last_line
+from sandbox_exec.engine.failures import explained
 from sandbox_exec.engine.hearing import Hearing
 from sandbox_exec.engine.outcome import ErrorInfo, ExitInfo, Outcome, Usage
 from sandbox_exec.engine.output import Capture, Output, pipe
 from sandbox_exec.engine.reaper import Exit, Process
 from sandbox_exec.engine.states import Cause, Life, Phase, Timer
+from sandbox_exec.engine.stdio import Stdio
 from sandbox_exec.engine.templates import DIRECT, INIT
 from sandbox_exec.engine.transitions import step
 from sandbox_worker import protocol
 
 if TYPE_CHECKING:
     from sandbox_exec.confinement.plan import Plan
-    from sandbox_exec.engine.asks import Tool
     from sandbox_exec.engine.broker import Deadline
     from sandbox_exec.engine.child import Child
     from sandbox_exec.engine.ward import Ward
+    from sandbox_exec.toolsets.tool import Tool
 
 SECONDS: Final = {Timer.BOOT: 10.0, Timer.LEAVE: 1.0, Timer.UNREAPED: 30.0}  # GRACE is the limits' own
-# A socket holds a few hundred frames; more than this comes from somebody to whom the child gave its end.
-MOST_DRAINS: Final = 64
+MOST_DRAINS: Final = 4_096  # turns of a frame at least: a socket holds hundreds, more is somebody else's
 INIT_SECONDS: Final = 0.05  # init ends the tree once its worker is dead; then it is killed itself
 
 
@@ -47,13 +46,13 @@ class Warden:
 
     Args:
         run_frame: the Run message, ready-made: its size and contents were checked in the caller's thread.
-        stdin: what the child reads on descriptor 0; empty for end of file at once.
+        stdin: what the child reads on descriptor 0, empty for end of file at once; or a command's Stdio.
     """
 
     __slots__ = (
         "_bounds", "_captures", "_child", "_clocks", "_deadline", "_drained", "_drains", "_exit",
-        "_hearing", "_plan", "_process", "_ran_at", "_run_frame", "_started_at", "_status", "_stdin",
-        "_ward", "life",
+        "_hearing", "_passed", "_plan", "_process", "_ran_at", "_run_frame", "_started_at", "_status",
+        "_stdin", "_ward", "life",
     )  # fmt: skip
 
     def __init__(
@@ -62,7 +61,7 @@ class Warden:
         child: Child,
         plan: Plan,
         run_frame: bytes,
-        stdin: bytes,
+        stdin: bytes | Stdio,
         *,
         is_command: bool,
         grants: Mapping[str, Tool],
@@ -82,6 +81,7 @@ class Warden:
         self._clocks = Clocks(ward.broker, limits, self._bounds, self.feed)
         self._exit: Exit | None = None
         self._drained, self._drains = False, 0
+        self._passed: list[int] = []  # signals that wait for the command
         self._started_at = self._ran_at = 0.0
         self._note("queued")
 
@@ -93,6 +93,8 @@ class Warden:
             self._child._state = self.life.public  # noqa: SLF001 one object in two halves
         for effect in effects:
             self._carry_out(effect)
+        if self._passed:
+            self._pass_on()
 
     def cancel(self, event: states.CancelAsked | states.KillAsked, reason: str) -> None:
         """The caller's wish."""
@@ -101,6 +103,18 @@ class Warden:
         self.feed(event)
         if self.life.phase is Phase.SPAWNING:
             self._ward.launchers.withdraw(self, "")
+
+    def pass_signal(self, number: int) -> None:
+        """A signal for the command, as soon as there is one."""
+        self._passed.append(number)
+        self._pass_on()
+
+    def _pass_on(self) -> None:
+        if self._process is None or not self.life.command or self.life.phase is Phase.ENDED:
+            return
+        for number in self._passed:
+            self._process.pass_signal(number)
+        self._passed.clear()
 
     def strike(self) -> None:
         """SIGKILL from any thread, for a kill that was posted before."""
@@ -129,8 +143,7 @@ class Warden:
     def prepare(self) -> tuple[list[tuple[int, int, int]], list[int]]:
         """Makes the descriptors, and lays Boot ready; see `templates.Order`."""
         self._close_descriptors()
-        limits = self._plan.limits
-        shape = self.shape
+        limits, shape = self._plan.limits, self.shape
         with contextlib.ExitStack() as undo:
             undo.callback(self._captures.clear)
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -281,9 +294,9 @@ class Warden:
 
     def _run(self) -> None:
         self._hearing.send(self._run_frame)
-        if self._stdin:
-            self._hearing.send_data(self._stdin)
-        self._run_frame = self._stdin = b""
+        given, self._run_frame, self._stdin = self._stdin, b"", b""
+        if given:
+            self._hearing.send_input(given)
         self._ran_at = time.monotonic()
         if self._deadline is not None:  # of the boot
             self._deadline.cancel()
@@ -310,7 +323,7 @@ class Warden:
         if self._deadline is not None:
             self._deadline.cancel()
         now = time.time()  # noqa: TID251 for people
-        exit_, hearing = self._exit or Exit(), self._hearing
+        exit_, hearing, limits = self._exit or Exit(), self._hearing, self._plan.limits
         stdout, stderr = [capture.finish() for capture in self._captures] or (Output(), Output())
         succeeded = ending.classification is None
         self._ward.ended(ending.state)
@@ -320,7 +333,7 @@ class Warden:
                 child_id=self._child.id,
                 state=ending.state,
                 value=hearing.value if succeeded else None,
-                error=None if succeeded else self._error(ending, stderr),
+                error=None if succeeded else explained(ending, hearing.failure, exit_, limits, stderr),
                 exit=ExitInfo(exit_.code, exit_.signal, ending.cause),
                 partial=None if succeeded else hearing.value,
                 stdout=stdout,
@@ -339,19 +352,6 @@ class Warden:
             )
         )
 
-    def _error(self, ending: states.Ending, stderr: Output) -> ErrorInfo:
-        said = self._hearing.failure
-        if said is not None and said.classification == ending.classification:
-            ours = ending.cause != "none" or ending.state is states.SubagentState.CANCELLED
-            if said.message or not ours:
-                return said
-        else:
-            said = ErrorInfo(ending.classification or "")
-        words = ending.detail or in_words(ending, self._exit or Exit(), self._plan.limits)
-        if ending.classification == "LAUNCH_FAILED":
-            words += last_line(stderr)
-        return replace(said, message=words)
-
     def _release(self) -> None:
         self._close_descriptors()
         if self._process is not None:
@@ -361,6 +361,8 @@ class Warden:
                 self._process.close()
         if self._bounds is not None:
             self._bounds.close()
+        if isinstance(self._stdin, Stdio):  # it never ran
+            self._stdin.close()
         self._ward.released(self._child)
 
     def _close_descriptors(self) -> None:

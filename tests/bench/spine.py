@@ -175,6 +175,28 @@ def launch(quick, folder):
     say("launch", "ours / spawn (goal <= 0.3)", value=p(ours[2:], 0.5) / p(spawn[1:], 0.5), unit="x")
 
 
+def submit(quick, folder):
+    """Submit to result of a no-op, beside launch to the first act; and the import of the package."""
+    whole, act, imports = [], [], []
+    code = "import time; t = time.perf_counter(); import sandbox_exec; sandbox_exec.SandboxExecutor; "
+    with sx.SandboxExecutor(NONE) as ex:
+        for _ in range(10 if quick else 60):
+            asked = time.monotonic_ns()
+            act.append((ex.launch(stamp).outcome(60).unwrap() - asked) / 1e6)
+            time.sleep(0.05)
+            asked = time.monotonic_ns()
+            ex.submit(stamp).result()
+            whole.append((time.monotonic_ns() - asked) / 1e6)
+            time.sleep(0.05)
+    for _ in range(3 if quick else 10):
+        run = [sys.executable, "-c", code + "print(1e3 * (time.perf_counter() - t))"]
+        imports.append(float(subprocess.run(run, stdout=subprocess.PIPE, check=True).stdout))
+    say("submit", "launch to the first act", act[2:])
+    say("submit", "submit to the result of a no-op", whole[2:])
+    say("submit", "submit / launch (goal <= 1.3)", value=p(whole[2:], 0.5) / p(act[2:], 0.5), unit="x")
+    say("submit", "import sandbox_exec and its executor (goal <= 150)", imports)
+
+
 def kill(quick, folder):
     fifo, context = Fifo(folder), multiprocessing.get_context("spawn")
     ours, theirs = [], []
@@ -437,7 +459,7 @@ def churn(quick, _folder):
         print(f"churn      {ex.statistics()}")
 
 
-ROWS = {row.__name__: row for row in (launch, kill, many, flooded, trips, churn)}
+ROWS = {row.__name__: row for row in (launch, submit, kill, many, flooded, trips, churn)}
 
 
 def main():

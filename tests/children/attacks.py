@@ -4,6 +4,9 @@ import os
 import socket
 import sys
 import time
+from decimal import Decimal
+from enum import Enum
+from pathlib import Path
 
 import sandbox_worker as sw
 
@@ -40,3 +43,57 @@ def nested(places):
 
     with sx.SandboxExecutor() as executor:
         return executor.launch(len, ("abc",)).outcome(20).unwrap()
+
+
+def floods_then_asks():
+    """Does not read meanwhile, so that its host has to wait to write."""
+    context = sw.context()
+    context.emit("ready")
+    time.sleep(0.5)
+    for number in range(3_000):
+        context.emit("flood", number=number)
+    time.sleep(0.3)
+    try:
+        context.ask("absent")
+    except sw.Denied:
+        return "denied"
+
+
+def dear_events_and_a_result(events, paths):
+    data = [Path(f"/x/{number}") for number in range(paths)]
+    for _ in range(events):
+        sw.context().emit("dear", data=data)
+    return events
+
+
+def dear_event():
+    """Two keys of equal hash that are dear to compare: 29 ms of the loop."""
+    number = 10**40_000 + 1
+    twin = Decimal(hash(number))
+    assert hash(number) == hash(twin)
+    sw.context().emit("dear", data={number, twin})
+
+
+def half_characters(how):
+    text = "\udcff" * 50_000
+    if how == "raise":
+        raise ValueError(text)
+    if how == "exit":
+        sys.exit(text)
+    if how == "control":
+        raise type("\U00010400" * 300, (Exception,), {})("\1" * 50_000)
+    if how == "emit":
+        sw.context().emit(text, data=text[:9])
+    try:
+        sw.context().ask(text)
+    except sw.Denied:
+        return "denied"
+
+
+class Name(str, Enum):  # noqa: UP042 not a StrEnum: its text is another
+    A = "a"
+
+
+def odd_names():
+    sw.context().emit("plain", **{Name.A: 1})
+    sw.context().emit("text", **{Name.A: [1]})

@@ -2,6 +2,7 @@
 
 import builtins
 import ctypes
+import logging
 import os
 import signal
 import sys
@@ -210,6 +211,10 @@ def fork_and_stay():
 
 def echo_names(**given):
     return given
+
+
+def log_and_print():
+    return (logging.warning("x"), print("y"), 1)[-1]  # noqa: LOG015 the lock that everybody shares
 
 
 def divide(a, b):

@@ -4,22 +4,28 @@
 one from a test, waits for it and returns what it told.
 """
 
+import asyncio
 import collections
 import contextlib
 import faulthandler
+import fcntl
 import json
+import logging
 import os
+import pty
 import resource
 import signal
 import subprocess
 import sys
+import termios
 import threading
 import time
 from pathlib import Path
 
 import sandbox_exec as sx
 import sandbox_worker
-from children import faults, greedy, stubborn
+from children import faults, greedy, stubborn, watch
+from children import started as targets
 
 TESTS = Path(__file__).parents[1]
 GRACE = 0.3
@@ -63,15 +69,72 @@ def run(name, *arguments, seconds=20, returncode=0, **options):
 
 
 @contextlib.contextmanager
-def started(name, *arguments):
+def started(name, *arguments, **options):
     """Starts a host, waits for its first line, and yields the process and that line."""
+    options = {"stdin": -3, **options}
     with subprocess.Popen(
-        command(name, *arguments), env=environment(), stdin=-3, stdout=-1, text=True
+        command(name, *arguments), env=environment(), stdout=-1, text=True, **options
     ) as process:
         try:
             yield process, json.loads(process.stdout.readline())
         finally:
             process.kill()
+
+
+class Terminal:
+    """What a person at the terminal of a program sees and does."""
+
+    def __init__(self, process, fd):
+        self._process, self._fd = process, fd
+
+    def type(self, keys):
+        os.write(self._fd, keys)
+
+    def read_until(self, expected):
+        shown = b""
+        while expected not in shown:
+            shown += os.read(self._fd, 65_536)
+        return shown
+
+    def read_to_the_end(self):
+        shown = b""
+        with contextlib.suppress(OSError):  # how a terminal ends
+            while data := os.read(self._fd, 65_536):
+                shown += data
+        self._process.wait(20)
+        return shown
+
+    @property
+    def returncode(self):
+        return self._process.returncode
+
+
+@contextlib.contextmanager
+def on_a_terminal(name, *arguments):
+    """Starts a host as the foreground job of a terminal of its own; it calls `take_terminal`."""
+    ours, theirs = pty.openpty()
+    settings = termios.tcgetattr(theirs)
+    settings[3] &= ~termios.ECHO
+    termios.tcsetattr(theirs, termios.TCSANOW, settings)
+    with subprocess.Popen(
+        command(name, *arguments),
+        env=environment(),
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        start_new_session=True,
+    ) as process:
+        os.close(theirs)
+        try:
+            yield Terminal(process, ours)
+        finally:
+            process.kill()
+            os.close(ours)
+
+
+def take_terminal():
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
 
 
 def tell(**what):
@@ -190,6 +253,8 @@ def hold_children(profile, place, kinds):
 
 def end_without_shutdown(profile, place, way):
     """Ends as a program does that never heard of shutdown()."""
+    if way == "sigterm handled":
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     executor = sx.SandboxExecutor(profile)
     for target in (stubborn.in_loop, stubborn.in_sleep, stubborn.in_shell):
         child = executor.launch(target, cwd=place, limits=limits())
@@ -204,6 +269,78 @@ def end_without_shutdown(profile, place, way):
         case "with":
             with executor:
                 raise LookupError("of the program's own")
+        case "exit in with":
+            with executor:
+                sys.exit(3)
+        case "sigterm":
+            time.sleep(60)
+        case "sigterm handled":
+            with executor:
+                time.sleep(60)
+        case "thread":
+            thread = threading.Thread(target=_fail, name="of its own")
+            thread.start()
+            thread.join()
+
+
+def _fail():
+    raise LookupError("of the program's own")
+
+
+def compute_until_interrupted(profile, place, way):
+    """Four children compute and four wait for a slot when the interrupt comes."""
+    take_terminal()
+    os.chdir(place)
+    interrupts = 0
+    executor = sx.SandboxExecutor(profile, max_children=4)
+    children = []
+
+    def all_here():
+        for child in children[:4]:
+            next(event for event in child.events() if event.kind == "here")
+        sessions = [os.getsid(child.pid) for child in children[:4]]
+        print("ready", flush=True)
+        return sum(session not in {0, os.getsid(0)} for session in sessions)
+
+    async def wait():
+        await asyncio.gather(*children)
+
+    own_sessions = None
+    try:
+        with executor:
+            if way == "map":
+                results = executor.map(stubborn.in_loop_telling_of_interrupts, range(8))
+                children += executor.children()
+            else:
+                children += [
+                    executor.launch(stubborn.in_loop_telling_of_interrupts, (number,), limits=limits())
+                    for number in range(8)
+                ]
+            own_sessions = all_here()
+            match way:
+                case "outcome":
+                    children[0].outcome()
+                case "map":
+                    list(results)
+                case "await":
+                    asyncio.run(wait())
+    except KeyboardInterrupt:
+        interrupts += 1
+    try:
+        time.sleep(0.2)
+    except KeyboardInterrupt:
+        interrupts += 1
+    with sx.SandboxExecutor(profile) as another:
+        again = another.launch(faults.give, (1,)).outcome(10).value
+    tell(
+        **{
+            "interrupts": interrupts,
+            "sessions of their own": own_sessions,
+            "started": sum(child.pid is not None for child in children),
+            "endings": [how(child.outcome(0))[:2] for child in children],
+            "again": again,
+        }
+    )
 
 
 def fork_with_children(profile):
@@ -211,12 +348,13 @@ def fork_with_children(profile):
     executor = sx.SandboxExecutor(profile)
     child = executor.launch(faults.say_partial, (1, time.sleep, 600))
     next(event for event in child.events() if event.kind == "said")
+    future = executor.submit(time.sleep, 0.5)
     ours, theirs = os.pipe()
     copy = os.fork()
     if copy == 0:
         os.close(ours)
         with open(theirs, "w") as out:
-            print(_in_the_copy(executor, profile), file=out)
+            print(_in_the_copy(executor, profile, future), file=out)
         os.closerange(0, 3)
         time.sleep(60)
         os._exit(0)
@@ -234,7 +372,13 @@ def fork_with_children(profile):
     tell(copy=from_copy, ending=how(outcome), delay=delay, after=after.value)
 
 
-def _in_the_copy(executor, profile):
+def _in_the_copy(executor, profile, future):
+    try:
+        future.result(5)
+    except sx.ExecutorClosed:
+        pass
+    else:
+        return "the future"
     try:
         executor.launch(faults.give, (1,))
     except sx.ExecutorClosed as error:
@@ -325,6 +469,64 @@ def start_too_many(profile, place):
         many_processes=many_processes,
         beside_others=beside_others,
     )
+
+
+def launch_among_locks(profile, place):
+    """Launches while other threads are in print and in logging nearly all the time."""
+    forks, done, lines = [], threading.Event(), [0] * 8
+    sys.setswitchinterval(0.0002)  # ours are to have their turn too
+    os.register_at_fork(before=lambda: forks.append(1))
+    logging.basicConfig(format="%(levelname)s:%(name)s:%(message)s")
+    nowhere, standard = os.open(os.devnull, os.O_WRONLY), [os.dup(1), os.dup(2)]
+    for fd in (1, 2):
+        os.dup2(nowhere, fd)
+
+    def log(number):
+        while not done.is_set():
+            logging.getLogger().warning("line %s of thread %s", lines[number], number)
+            print("line", lines[number], flush=True)
+            lines[number] += 1
+
+    threads = [threading.Thread(target=log, args=(number,)) for number in range(len(lines))]
+    for thread in threads:
+        thread.start()
+    endings, output, errors = (collections.Counter() for _ in range(3))
+    with watch.Case(profile, Path(place)) as case:
+        try:
+            for _ in range(10):
+                children = [case.launch(faults.log_and_print, waiters=0) for _ in range(30)]
+                for child in children:
+                    outcome = child.outcome(50)
+                    endings[f"{outcome.state} {outcome.value}"] += 1
+                    output[outcome.stdout.text] += 1
+                    errors[outcome.stderr.text] += 1
+        finally:
+            done.set()
+            for thread in threads:
+                thread.join()
+            for fd, kept in zip((1, 2), standard, strict=True):
+                os.dup2(kept, fd)
+    tell(
+        **{
+            "endings": endings,
+            "output": output,
+            "errors": errors,
+            "forks": len(forks),
+            "lines of each thread": min(lines),
+        }
+    )
+
+
+def read_input(profile, place):
+    """Children that read what this program never gets to the end of."""
+    with watch.Case(profile, Path(place)) as case:
+        outcomes = {
+            "cat": case.run(sx.Command(["cat"])),
+            "shell": case.sh("read line || echo end"),
+            "input": case.run(targets.reads_a_line),
+            "read": case.run(targets.reads_all),
+        }
+    tell(**{name: [*watch.how(each), each.value, each.stdout.text] for name, each in outcomes.items()})
 
 
 if __name__ == "__main__":

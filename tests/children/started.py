@@ -75,3 +75,26 @@ def raises_our_word():
         pass
 
     raise TIMEOUT("not the limit")
+
+
+def prints(out, err):
+    sys.stdout.write(out)
+    sys.stderr.write(err)
+    return 1
+
+
+def uses_modules():
+    import json
+
+    import cloudpickle
+    import msgspec
+
+    return json.dumps(cloudpickle.loads(cloudpickle.dumps(msgspec.json.decode("[1]"))))
+
+
+def reads_a_line():
+    return input()
+
+
+def reads_all():
+    return sys.stdin.read()

@@ -1,11 +1,19 @@
 """Ways to take a cancel, and steers."""
 
+import atexit
 import collections
+import concurrent.futures
+import contextlib
 import itertools
+import multiprocessing
 import os
+import random
 import signal
 import subprocess
+import tempfile
+import threading
 import time
+from multiprocessing import shared_memory
 
 import sandbox_worker as sw
 
@@ -39,6 +47,11 @@ def in_loop():
     sw.context().emit("here")
     while True:
         pass
+
+
+def in_loop_telling_of_interrupts(number):
+    signal.signal(signal.SIGINT, lambda *_: touch(f"interrupted-{number}"))
+    in_loop()
 
 
 def swallow():
@@ -109,6 +122,40 @@ def cancelled_of_its_own_accord():
     raise sw.Cancelled
 
 
+def leave_running(what):
+    """Returns at once; what it leaves, an interpreter would wait for at its exit."""
+    match what:
+        case "thread":
+            threading.Thread(target=time.sleep, args=(600,)).start()
+        case "pool of threads":
+            concurrent.futures.ThreadPoolExecutor(2).submit(time.sleep, 600)
+        case "process":
+            multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,)).start()
+        case "pool of processes":
+            processes = multiprocessing.get_context("fork")
+            concurrent.futures.ProcessPoolExecutor(2, processes).submit(time.sleep, 600)
+        case "program":
+            subprocess.Popen(["sleep", "600"])
+        case "exit handler":
+            atexit.register(time.sleep, 600)
+    sw.context().emit("left")
+    return 1
+
+
+def leave_files(shared, then_die):
+    """Shared memory, a temporary file, and one where it stands; then it has no time to tidy up."""
+    with contextlib.suppress(OSError):
+        shared_memory.SharedMemory(shared, create=True, size=10**7)
+    path = tempfile.mktemp()
+    for name in (path, "own"):
+        with open(name, "w") as file:
+            file.write("x")
+    sw.context().emit("here", name=os.path.basename(path))
+    if then_die:
+        os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(600)
+
+
 # Steers.
 
 
@@ -121,6 +168,19 @@ def collect_steers(until):
         seen += ctx.boundary()
         time.sleep(0.001)
     return seen
+
+
+def listen_between_work(seconds, seed):
+    """Works up to 5 ms between its boundaries; what it has heard is its partial result."""
+    ctx, heard, chance = sw.context(), [], random.Random(seed)
+    ctx.partial(heard)
+    ctx.emit("here")
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        heard += ctx.boundary()
+        ctx.partial(heard)
+        time.sleep(chance.random() / 200)
+    return heard
 
 
 def collect_steers_for(seconds):

@@ -109,6 +109,13 @@ def wait_for_event(child, kind):
     pytest.fail(f"{child} ended without {kind!r}: {child.outcome(0)}")
 
 
+def signals_sent(child):
+    """The rungs of the ladder that were climbed, as the events tell them."""
+    return [
+        event.data["signal"] for event in child.events() if event.kind == "ending" and "signal" in event.data
+    ]
+
+
 def words(outcome):
     """Everything that a caller gets to read about a child that did not succeed."""
     try:
@@ -155,11 +162,27 @@ class Case:
         self._unpickled = len(_unpickled)
 
     def launch(self, target, args=(), kwargs=None, *, waiters=2, env=None, **options):
+        mark, directory = self._next_place()
+        options = {"cwd": directory, "profile": self.profile, **options}
+        env = {"MARK": mark, **(env or {})}
+        child = self.executor.launch(target, args, kwargs, env=env, **options)
+        return self._watch(child, mark, waiters)
+
+    def submit(self, function, *args, waiters=2):
+        """Submits a job and returns its future, whose child is checked as a launched one is."""
+        mark, directory = self._next_place()
+        with contextlib.chdir(directory):  # a job stands where its host does
+            future = self.executor.submit(function, *args)
+        self._watch(future.child, mark, waiters)
+        return future
+
+    def _next_place(self):
         mark = f"{self.mark}-{len(self._children)}."
         directory = self._place / mark
         directory.mkdir()
-        options = {"cwd": directory, "profile": self.profile, **options}
-        child = self.executor.launch(target, args, kwargs, env={"MARK": mark, **(env or {})}, **options)
+        return mark, directory
+
+    def _watch(self, child, mark, waiters):
         seen = []
         threads = [
             threading.Thread(target=lambda: seen.append(child.outcome(50)), daemon=True)

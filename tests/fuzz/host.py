@@ -29,7 +29,7 @@ from fuzz.siblings import Siblings, at_rest, resident
 from fuzz.wire import CANARY
 from sandbox_exec import Command, Limits, SandboxExecutor
 from sandbox_exec.engine import hearing, spawner
-from sandbox_exec.engine.asks import Tool
+from sandbox_exec.toolsets.tool import Tool
 from sandbox_worker.protocol import DEFAULT_RESULT_ITEMS
 
 HANG_SECONDS = 30.0
@@ -202,7 +202,7 @@ class Fuzzer:
                 processes=PROCESSES if script.bounded else None,
             ),
         )
-        if script.tools:  # no toolsets yet: nothing public grants one
+        if script.tools:  # of any signature, which no registry takes
             child._warden._hearing._grants = _tools(released)
         for number in range(script.steers):
             assert child.steer(f"steer {number}")

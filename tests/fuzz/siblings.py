@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from children import sibling
 from sandbox_exec import SandboxExecutor
-from sandbox_exec.engine.asks import Tool
+from sandbox_exec.toolsets.tool import Tool
 
 PING_SECONDS = 0.002
 PONG_SECONDS = 10.0  # a sibling that does not answer for so long is disturbed, on any machine

@@ -173,3 +173,47 @@ def test_limits_too_tight_for_an_interpreter_say_so(executor, limits):
     outcome = executor.launch(len, ("",), limits=sx.Limits(**limits)).outcome(30)
     assert outcome.error.classification in {"LAUNCH_FAILED", "MEMORY_LIMIT", "FILE_LIMIT"}
     assert len(outcome.error.message) > len("the worker ended before it was Ready")
+
+
+def test_a_flood_makes_the_host_forget_no_frame_that_waits_to_be_sent(executor):
+    """A source that had its fill lost its interest in being writable: the ask was never answered."""
+    child = executor.launch(attacks.floods_then_asks)
+    next(event for event in child.events() if event.kind == "ready")
+    receipts = [child.steer("x" * 15_000) for _ in range(64)]
+    assert child.outcome(20).unwrap() == "denied"
+    assert {receipt.status for receipt in receipts} <= {"taken", "missed"}
+
+
+def test_a_result_behind_many_dear_events_counts(executor):
+    """Last words were read in at most 64 turns, which time may cut to a frame each."""
+    for _ in range(5):
+        assert executor.launch(attacks.dear_events_and_a_result, (300, 70)).outcome(30).unwrap() == 300
+
+
+def test_events_are_cheap_for_the_loop_or_refused(executor):
+    outcome = executor.launch(attacks.dear_event).outcome(30)
+    assert outcome.error.classification == "NotSerializable"
+    assert "equal or freely chosen hash" in outcome.error.message
+
+
+@pytest.mark.parametrize(
+    ("how", "ending"),
+    {
+        "raise": "ValueError",
+        "exit": "SystemExit",
+        "control": "\U00010400" * 200,
+        "emit": None,
+        "ask": None,
+    }.items(),
+)
+def test_half_characters_are_no_broken_protocol(executor, how, ending):
+    outcome = executor.launch(attacks.half_characters, (how,)).outcome(30)
+    assert (outcome.error and outcome.error.classification) == ending
+    if ending:
+        assert len(outcome.error.message) == 4_000
+
+
+def test_names_that_are_not_quite_strings_arrive_as_they_are(executor):
+    child = executor.launch(attacks.odd_names)
+    child.outcome(30).unwrap()
+    assert [event.data for event in child.events() if event.source == "child"] == [{"a": 1}, {"a": [1]}]

@@ -291,9 +291,10 @@ def test_exec_that_fails(sandboxed, argv, code, words):
     assert "Traceback" not in done.stderr
 
 
-def test_exec_says_what_was_not_kept(sandboxed):
-    done = sandboxed("exec", "--output", "8", "--", "seq", "9")
-    assert (done.returncode, done.stdout) == (0, "1\n2\n\n[... 10 bytes left out ...]\n8\n9\n")
+def test_captured_output_says_what_was_not_kept(sandboxed):
+    done = sandboxed("exec", "--json", "--output", "8", "--", "seq", "9")
+    text = "1\n2\n\n[... 10 bytes left out ...]\n8\n9\n"
+    assert (done.returncode, json.loads(done.stdout)["stdout"]["text"]) == (0, text)
 
 
 def test_nothing_of_the_tree_survives(sandboxed):
@@ -358,7 +359,7 @@ def test_what_launch_raises_has_a_code(monkeypatch, capfd, error, code):
     def launch(*_, **__):
         raise error
 
-    monkeypatch.setattr(sx.SandboxExecutor, "launch", launch)
+    monkeypatch.setattr(sx.SandboxExecutor, "_started", launch)
     monkeypatch.setattr(sys, "argv", ["sandboxed", "exec", "true"])
     with pytest.raises(SystemExit) as raised:
         cli.main()
@@ -418,7 +419,7 @@ def test_ctrl_c_once_more_kills(started):
         ("sandboxed exec echo hi >&- 2>&- <&-; echo $?", "0\n"),
         ("sandboxed call math:sqrt 4 <&-", "2.0\n"),
         (
-            "sandboxed exec echo hi 2>&1 >/dev/full; echo $?",
+            "sandboxed exec --json echo hi 2>&1 >/dev/full; echo $?",
             "sandboxed: cannot write to standard output: No space left on device\n125\n",
         ),
         (

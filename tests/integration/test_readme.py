@@ -48,7 +48,7 @@ def test_every_block_is_run_or_says_that_it_is_not():
     kinds = [(block["marker"], block["kind"]) for block in BLOCKS]
     assert README.count("```") == 2 * len(BLOCKS)
     assert kinds.count(("shown", "text")) <= SHOWN_AT_MOST
-    ran = [("python", "text"), ("console",), ("main-command",), ("test-command",)]
+    ran = [("python", "text"), ("console",), ("toml",), ("main-command",), ("test-command",)]
     rest = [marker or kind for marker, kind in kinds if marker != "shown"]
     while rest:
         run_by_a_test = next((group for group in ran if tuple(rest[: len(group)]) == group), None)
@@ -71,6 +71,16 @@ def test_a_session_shows_what_the_commands_print(tmp_path, index):
     script = "".join(f"{command}\necho '{END_OF_COMMAND}'\n" for command in expected[::2])
     done = run(["bash"], tmp_path, script)
     assert done.stdout.split(f"{END_OF_COMMAND}\n") == [*expected[1::2], ""]
+
+
+@pytest.mark.parametrize("index", blocks("toml"))
+def test_a_profile_can_be_launched_under(tmp_path, index):
+    file = tmp_path / "shown.toml"
+    file.write_text(BLOCKS[index]["text"], encoding="utf-8")
+    done = run(["sandboxed", "exec", "--profile", file, "--", "env"], tmp_path)
+    assert done.returncode == 0, done.stdout
+    assert "PATH=" in done.stdout
+    assert "HOME=" not in done.stdout
 
 
 def test_the_main_command_runs_an_example_that_is_there():

@@ -11,7 +11,7 @@ import pytest
 
 import sandbox_exec as sx
 from children import faults, stubborn, watch
-from children.watch import CANCELLED, GRACE, PROMPT, SUCCEEDED, Case, how, limits
+from children.watch import CANCELLED, GRACE, PROMPT, SUCCEEDED, Case, how, limits, signals_sent
 
 
 @pytest.fixture
@@ -29,13 +29,6 @@ def begun(case, target, arguments=(), **options):
     if target in {stubborn.in_shell, stubborn.in_subprocess}:
         assert watch.wait_until(lambda: "sleep 600" in case.tree(child).values())
     return child
-
-
-def signals_sent(child):
-    """The ladder's rungs, as the events tell them."""
-    return [
-        event.data["signal"] for event in child.events() if event.kind == "ending" and "signal" in event.data
-    ]
 
 
 # Cancel ---------------------------------------------------------------------------------------------

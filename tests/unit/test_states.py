@@ -191,7 +191,8 @@ class World(RuleBasedStateMachine):
         assert not (self.steering and self.wished)
         assert life.public.terminal == (self.published is not None)
         if life.cause is not before.cause:
-            outranked = life.cause is Cause.VIOLATION and (self.wished or before.cause is Cause.FINISHED)
+            lesser = before.cause in {Cause.FINISHED, Cause.CHANNEL_CLOSED}
+            outranked = life.cause is Cause.VIOLATION and (self.wished or lesser)
             assert before.cause is None or outranked, "the first decisive cause stays"
             assert killed or life.cause is Cause.SPAWN_FAILED
         if self.process and self.published is None:  # the first wait that applies, and its deadline

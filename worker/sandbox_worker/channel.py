@@ -96,15 +96,16 @@ def _as_socket() -> "_socket.socket":
     return _socket_object
 
 
-def receive_descriptor() -> int:
-    """Waits for the descriptor that the last message announced."""
+def receive_descriptors() -> list[int]:
+    """Waits for the descriptors that the last message announced."""
     connection = _socket_object or _as_socket()
     _, ancillary, _, _ = connection.recvmsg(1, 64)
-    return int.from_bytes(ancillary[0][2][:4], _byteorder())
+    data = ancillary[0][2]
+    return [int.from_bytes(data[i : i + 4], _byteorder()) for i in range(0, len(data), 4)]
 
 
 def _from_memfd(size: int) -> bytes:
-    fd = receive_descriptor()
+    (fd,) = receive_descriptors()
     try:
         data = posix.pread(fd, size, 0)
         while len(data) < size:

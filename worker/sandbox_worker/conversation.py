@@ -102,7 +102,7 @@ class Context:
         self._require_own_process()
         from sandbox_worker import values
 
-        channel.send(*_with_data('{"t":"event","kind":%s' % values.quote(kind[: protocol.MAX_NAME]), data))
+        channel.send(*_with_data('{"t":"event","kind":%s' % values.quote(kind, protocol.MAX_NAME), data))
 
     def partial(self, value: object) -> None:
         """Leaves a partial result: the outcome shows the last one if this child is cut short."""
@@ -134,7 +134,7 @@ class Context:
             raise ToolFailed("busy")
         self._asked += 1
         number, pending = self._asked, _Pending()
-        header = '{"t":"ask","id":%d,"tool":%s' % (number, values.quote(tool[: protocol.MAX_NAME]))
+        header = '{"t":"ask","id":%d,"tool":%s' % (number, values.quote(tool, protocol.MAX_NAME))
         message = _with_data(header, args)
         self._asks[number] = pending
         try:
@@ -143,7 +143,7 @@ class Context:
         finally:
             del self._asks[number]
         if status == protocol.ANSWERED:
-            return load(payload)
+            return _loaded(payload)
         raise (Denied if status == protocol.DENIED else ToolFailed)(payload)
 
     def _wait(self, pending: _Pending) -> "tuple[Any, ...]":
@@ -201,6 +201,24 @@ def _with_data(header: str, data: dict[str, object]) -> tuple[str, bytes]:
     return header + "}", values.encode(data, protocol.CHUNK_BYTES, protocol.MAX_EVENT_ITEMS)
 
 
+class exposed:  # noqa: N801 used like a function
+    """Lets `Cancelled` come to the main thread: while the user's code runs, and no longer.
+
+    One that comes between the code's end and this one's is raised in its place.
+    """
+
+    __slots__ = ("_context",)
+
+    def __init__(self, of: Context) -> None:
+        self._context = of
+
+    def __enter__(self) -> None:
+        self._context._armed = True  # noqa: SLF001 one module, one reason
+
+    def __exit__(self, *_: object) -> None:
+        self._context._armed = False  # noqa: SLF001
+
+
 class shielded:  # noqa: N801 used like a function
     """Keeps `Cancelled` away from the main thread; raises it afterwards if it was asked meanwhile."""
 
@@ -220,6 +238,15 @@ class shielded:  # noqa: N801 used like a function
             if own._armed and own._cancelled and not own._raised:  # noqa: SLF001
                 own._raised = True  # noqa: SLF001
                 raise Cancelled
+
+
+def _loaded(payload: tuple[str, bytes]) -> object:
+    """A tool's answer; its class may be one of the host's alone."""
+    try:
+        return load(payload)
+    except Exception as error:
+        msg = f"the tool's answer cannot be had in a child: {type(error).__name__}: {error}"
+        raise ToolFailed(msg) from error
 
 
 def load(payload: tuple[str, bytes]) -> "Any":  # noqa: ANN401 whatever the host sent

@@ -47,7 +47,7 @@ MAX_EQUAL_HASHES = 64  # keys of one hash value in one set or dict: colliding in
 # Keys of one set or dict whose hash values a child can choose at will: with different hashes that probe
 # the same places, 59,000 ints cost 10 s, much of it without a chance to stop; 8,192 cost 0.3 s.
 MAX_CHOSEN_HASHES = 8_192
-MAX_EQUAL_WORK = 1 << 24  # in one text, see `equal_hash_work`; about 0.2 s
+MAX_EQUAL_WORK = 1 << 24  # in one text, see `equal_hash_work` and `most_equal_work`; about 0.2 s
 TOKEN_OVERHEAD = 3  # two quotes and the line's end: not counted against result_bytes
 DEFAULT_RESULT_BYTES = 4 << 20
 DEFAULT_RESULT_ITEMS = 1 << 18
@@ -60,7 +60,6 @@ MAX_STEER_CHARACTERS = 16_000
 MAX_STEERS_PENDING = 64
 MAX_ASKS_IN_FLIGHT = 4
 MAX_ERROR_MESSAGE = 4_000
-MAX_TRACEBACK = 20_000
 MAX_NAME = 200
 
 
@@ -87,6 +86,11 @@ class Tag:
 
 # A zone, the fourth element of TIME and DATETIME: "" none, "utc", "+N" or "-N" a fixed offset of N
 # microseconds without a name, "=KEY" a ZoneInfo.
+
+
+def most_equal_work(max_items: int) -> int:
+    """The bound on `equal_hash_work` for a text of at most so many tokens: events are decoded on the loop."""
+    return max(1 << 18, min(MAX_EQUAL_WORK, max_items << 6))
 
 
 def equal_hash_work(keys: list[object]) -> int:

@@ -2,7 +2,8 @@
 
 The assignment is a dict: ``id goal context toolsets workspace`` (for the context), ``path`` (appended to
 sys.path), ``env`` (replaces the environment), ``cwd``, ``stdin`` (whether a descriptor for it follows), and
-either ``argv`` (a command) or ``target`` (see `_target`) with ``args`` (see `conversation.load`).
+either ``argv`` (a command), with ``stdio`` (whether its three descriptors follow) and ``terminal`` (which of
+them is its controlling terminal), or ``target`` (see `_target`) with ``args`` (see `conversation.load`).
 """
 
 import _signal
@@ -54,7 +55,7 @@ def _prepare(assignment: "Assignment", own: conversation.Context) -> None:
     sys.path.extend(assignment["path"])
     builtins.exit = builtins.quit = sys.exit  # type: ignore[assignment]  # `site`, which we do without, would have made them
     if assignment["stdin"]:
-        fd = channel.receive_descriptor()
+        (fd,) = channel.receive_descriptors()
         posix.lseek(fd, 0, 0)
         posix.dup2(fd, 0)
         posix.close(fd)
@@ -63,27 +64,20 @@ def _prepare(assignment: "Assignment", own: conversation.Context) -> None:
 def _call(assignment: "Assignment", own: conversation.Context) -> tuple[str, bytes]:
     ballast = bytes(_BALLAST_BYTES)  # calloc: not touched until it is freed
     try:
-        try:
-            own._armed = True  # noqa: SLF001
+        with conversation.exposed(own):
             _enter(assignment["cwd"])
             args, kwargs = conversation.load(assignment["args"])
             value = _target(assignment["target"])(*args, **kwargs)
-            own._armed = False  # noqa: SLF001
-        except SystemExit as error:
-            own._armed = False  # noqa: SLF001
-            code = _kept(SystemExit, "code", error)
-            if code is None or (type(code) in (int, bool) and code == 0):
-                return _result(None, own)
-            return _failure("exit", error, _text(code))
-        except conversation.Cancelled as error:
-            own._armed = False  # noqa: SLF001
-            return _failure("cancelled", error, "")
-        except BaseException as error:  # noqa: BLE001 every ending is reported
-            own._armed = False  # noqa: SLF001
-            del ballast
-            return _failure("raised", error, None)
-    except conversation.Cancelled as error:  # it came while another ending was being caught
+    except SystemExit as error:
+        code = _kept(SystemExit, "code", error)
+        if code is None or (type(code) in (int, bool) and code == 0):
+            return _result(None, own)
+        return _failure("exit", error, _text(code))
+    except conversation.Cancelled as error:
         return _failure("cancelled", error, "")
+    except BaseException as error:  # noqa: BLE001 every ending is reported
+        del ballast
+        return _failure("raised", error, None)
     return _result(value, own)
 
 
@@ -144,12 +138,12 @@ def _failure(kind: str, error: BaseException, message: str | None) -> tuple[str,
 
     header = '{"t":"failure","kind":"%s","name":%s,"type_name":%s,"message":%s,"errno":%d}' % (
         kind,
-        values.quote(name[: protocol.MAX_NAME]),
-        values.quote(f"{_attribute(cls, '__module__')}.{qualified}"[: protocol.MAX_NAME]),
-        values.quote(message[: protocol.MAX_ERROR_MESSAGE]),
+        values.quote(name, protocol.MAX_NAME),
+        values.quote(f"{_attribute(cls, '__module__')}.{qualified}", protocol.MAX_NAME),
+        values.quote(message, protocol.MAX_ERROR_MESSAGE),
         number if type(number) is int and 0 <= number < 1 << 16 else 0,
     )
-    return header, trace
+    return header, trace[-(protocol.FRAME_BYTES - len(header.encode()) - 1) :]
 
 
 def _kept(builtin: type, name: str, of: object) -> "Any":  # noqa: ANN401 whatever it is
@@ -210,12 +204,15 @@ def _command(assignment: "Assignment", own: conversation.Context) -> tuple[str, 
     """Becomes the command: its exit status is read from the kernel, by the host."""
     try:
         try:
-            own._armed = True  # noqa: SLF001
-            _enter(assignment["cwd"])
-            path = _find(assignment["argv"][0], assignment["env"].get("PATH", "/usr/local/bin:/usr/bin:/bin"))
-            own._armed = False  # noqa: SLF001
+            with conversation.exposed(own):
+                if assignment["stdio"]:
+                    _take_stdio(assignment["terminal"])
+                _enter(assignment["cwd"])
+                search = assignment["env"].get("PATH", "/usr/local/bin:/usr/bin:/bin")
+                path = _find(assignment["argv"][0], search)
         except conversation.Cancelled as error:
             return _failure("cancelled", error, "")
+        _signal.signal(_signal.SIGINT, _signal.SIG_DFL)  # the host passes signals on from the next line
         channel.send('{"t":"executing"}')
         for number in (_signal.SIGPIPE, _signal.SIGXFSZ):  # Python ignores them, and that outlives execve
             _signal.signal(number, _signal.SIG_DFL)
@@ -223,6 +220,15 @@ def _command(assignment: "Assignment", own: conversation.Context) -> tuple[str, 
     except OSError as error:
         return _failure("raised", error, None)
     raise AssertionError  # unreachable: execve returns only by raising
+
+
+def _take_stdio(terminal: int | None) -> None:
+    fds = channel.receive_descriptors()
+    if terminal is not None:
+        posix.login_tty(posix.dup(fds[terminal]))  # this process leads its session already
+    for number, fd in enumerate(fds):
+        posix.dup2(fd, number)
+        posix.close(fd)
 
 
 def _find(program: str, search: str) -> str:

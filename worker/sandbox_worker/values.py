@@ -78,6 +78,8 @@ def plain(data: "dict[str, Any]") -> str | None:
     pairs = []
     for name, value in data.items():
         kind = type(value)
+        if type(name) is not str:
+            return None
         if kind is str:
             token = _quote(value)
         elif (kind is int and -(1 << 63) <= value < 1 << 63) or (kind is float and value - value == 0):
@@ -95,9 +97,12 @@ def plain(data: "dict[str, Any]") -> str | None:
     return made if size <= protocol.PLAIN_BYTES else None
 
 
-def quote(text: str) -> str:
-    """Makes a JSON string for a header line. Lone surrogates, which JSON cannot carry, become escapes."""
-    return _quote(text.encode("utf-8", "backslashreplace").decode())
+def quote(text: str, most: int) -> str:
+    """Makes a JSON string of at most so many characters for a header line.
+
+    Lone surrogates, which JSON cannot carry, become escapes of six characters.
+    """
+    return _quote(text[:most].encode("utf-8", "backslashreplace").decode()[:most])
 
 
 def _quote(text: str) -> str:
@@ -184,7 +189,7 @@ class _Encoder:
 
     def moment(self, tag: str, value: "Any") -> None:  # noqa: ANN401 a type that is not imported
         naive = value.replace(tzinfo=None).isoformat()
-        self.put(f'["{tag}","{naive}",{value.fold},{quote(_zone(value.tzinfo))}]'.encode())
+        self.put(f'["{tag}","{naive}",{value.fold},{_quote(_zone(value.tzinfo))}]'.encode())
 
     def timedelta(self, value: "Any") -> None:  # noqa: ANN401 "
         self.tagged(Tag.TIMEDELTA, f"{value.days},{value.seconds},{value.microseconds}")
@@ -228,7 +233,7 @@ class _Encoder:
             distinct = len(set(plain))
         except TypeError:
             raise NotSerializable("{key}", "not hashable once it is converted") from None
-        if self._work > protocol.MAX_EQUAL_WORK:
+        if self._work > protocol.most_equal_work(self._max_items):
             raise NotSerializable("{key}", "too many with equal or freely chosen hash values")
         if distinct != len(keys):
             raise NotSerializable("{key}", "two are equal once they are converted")
