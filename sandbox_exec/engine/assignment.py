@@ -105,10 +105,16 @@ def _argv(command: Command) -> list[str]:
     if isinstance(command.argv, str) or not command.argv:
         msg = f"argv must be a list with at least the program, not {command.argv!r}"
         raise ConfigError(msg)
-    argv = [os.fspath(part) for part in command.argv]
+    argv = [_path("argv", part) for part in command.argv]
     for part in argv:
         _check_text("argv", part)
     return argv
+
+
+def _path(what: str, given: object) -> str:
+    if not isinstance(given, str | os.PathLike):
+        raise ConfigError(f"{what} must be text or a path, not {given!r:.200}")
+    return os.fspath(given)
 
 
 def _check_total(argv: Sequence[str], env: object) -> None:
@@ -151,7 +157,7 @@ def _directory(cwd: str | os.PathLike[str] | None) -> str | None:
             return os.getcwd()
         except FileNotFoundError:  # deleted under us: the child stands in /
             return None
-    path = os.fspath(cwd)
+    path = _path("cwd", cwd)
     _check_text("cwd", path)
     if not os.path.isdir(path):
         msg = f"cwd {path!r} is no directory"
