@@ -6,11 +6,15 @@ Each child counts lines and words of one file and takes its SHA-256. With --with
 badly: one is killed from outside while it works, one is cancelled, one writes without end until its wall
 limit, one takes memory until its memory limit. Exit code 0 means: every child ended as it should, and the
 outcome says so.
+
+It shows no progress: the table comes once, when the last child has ended. On a terminal `rich` colours and
+fits it, which nothing else of the project uses yet; without `rich`, and elsewhere, there are plain columns.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import email
 import hashlib
 import signal
@@ -142,23 +146,29 @@ def row(path: Path, outcome: sx.Outcome) -> tuple[str, ...]:
     return path.name, outcome.state.value, classification, how, f"{outcome.usage.wall_seconds:.2f} s", words
 
 
-def show(rows: list[tuple[str, ...]]) -> None:
-    """The table: coloured and fitted on a terminal, plain columns elsewhere."""
-    if sys.stdout.isatty():
-        from rich.console import Console
-        from rich.table import Table
-        from rich.text import Text
+def draw(rows: list[tuple[str, ...]]) -> None:
+    """The table on a terminal, coloured and fitted; an ImportError where there is no `rich`."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
 
-        console, table = Console(), Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
-        for heading in HEADINGS[:-1]:
-            table.add_column(heading, no_wrap=True)
-        table.add_column(HEADINGS[-1], overflow="fold")
-        if console.width < WIDE:
-            table.columns[0].max_width = 17
-        for cells in rows:
-            table.add_row(*(Text(cell, "green" if cells[1] == "SUCCEEDED" else "yellow") for cell in cells))
-        console.print(table)
-        return
+    console, table = Console(), Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
+    for heading in HEADINGS[:-1]:
+        table.add_column(heading, no_wrap=True)
+    table.add_column(HEADINGS[-1], overflow="fold")
+    if console.width < WIDE:
+        table.columns[0].max_width = 17
+    for cells in rows:
+        table.add_row(*(Text(cell, "green" if cells[1] == "SUCCEEDED" else "yellow") for cell in cells))
+    console.print(table)
+
+
+def show(rows: list[tuple[str, ...]]) -> None:
+    """The table, as well as it can be shown here."""
+    if sys.stdout.isatty():
+        with contextlib.suppress(ImportError):
+            draw(rows)
+            return
     widths = [max(len(cells[i]) for cells in [HEADINGS, *rows]) for i in range(len(HEADINGS))]
     for cells in [HEADINGS, *rows]:
         print("  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip())

@@ -474,15 +474,23 @@ def test_the_survey_of_a_folder(folder):
     assert "NOT AS EXPECTED: a-large-file." in done.stdout
 
 
-def test_the_survey_on_a_terminal(folder):
+@pytest.mark.parametrize("with_rich", [True, False])
+def test_the_survey_on_a_terminal(folder, with_rich):
+    first = folder / "first"
+    first.mkdir()
+    if not with_rich:
+        (first / "rich.py").touch()  # found before the package, and none
+    environment = os.environ | {"PYTHONPATH": str(first)}
     ours, theirs = os.openpty()
-    with subprocess.Popen([*SURVEY, folder], stdin=theirs, stdout=theirs, stderr=theirs) as process:
+    with subprocess.Popen(
+        [*SURVEY, folder], stdin=theirs, stdout=theirs, stderr=theirs, env=environment
+    ) as process:
         os.close(theirs)
         shown = b""
         with contextlib.suppress(OSError):  # the end of a terminal
             while data := os.read(ours, 65536):
                 shown += data
         os.close(ours)
-    assert process.returncode == 0
-    assert b"\x1b[" in shown
+    assert process.returncode == 0, shown
+    assert (b"\x1b[" in shown) == with_rich
     assert b"mine.py" in shown
