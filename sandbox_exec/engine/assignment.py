@@ -59,7 +59,7 @@ def packed(  # noqa: PLR0913 what one launch is given
         "env": _environment(passed, env),
         "cwd": _directory(cwd),
         "stdin": has_stdin,
-        "path": payload.site_directories(),
+        "path": reach.site(),
     }
     if isinstance(target, Command):
         if args or kwargs:
@@ -70,8 +70,8 @@ def packed(  # noqa: PLR0913 what one launch is given
         _check_total(target.argv, parts["env"])
     elif callable(target):
         parts["target"], places = payload.packed_target(target, reach)
-        parts["path"] = [*payload.site_directories(), *places]
-        parts["args"] = payload.packed_args(args, dict(kwargs))
+        parts["path"] = [*reach.site(), *places]
+        parts["args"] = payload.packed_args(args, dict(kwargs), by_value=reach.same_python)
     else:
         msg = f"a target is a callable or a Command, not {target!r}"
         raise ConfigError(msg)
