@@ -8,7 +8,7 @@ limit, one takes memory until its memory limit. Exit code 0 means: every child e
 outcome says so.
 
 It shows no progress: the table comes once, when the last child has ended. On a terminal `rich` colours and
-fits it, which nothing else of the project uses yet; without `rich`, and elsewhere, there are plain columns.
+fits it; without `rich`, and elsewhere, there are plain columns.
 """
 
 from __future__ import annotations

@@ -20,6 +20,7 @@ from sandbox_exec.engine.capacity import make_room
 from sandbox_exec.engine.child import Child
 from sandbox_exec.engine.future import ChildFuture
 from sandbox_exec.engine.payload import Command, Reach
+from sandbox_exec.engine.spawner import has_our_version
 from sandbox_exec.engine.stdio import Stdio
 from sandbox_exec.engine.ward import Ward, close_all
 from sandbox_exec.errors import ConfigError, ExecutorClosed, LaunchError
@@ -46,7 +47,8 @@ class SandboxExecutor(Executor):
         start: "exec" gives every child a fresh interpreter; the only way there is yet.
         spares: children made ahead; none can be yet.
         registry: where toolsets are looked up; one with the built-in ones alone by default.
-        python: the interpreter of the children; the host's own by default.
+        python: the interpreter of the children; the host's own by default. To one of another version targets
+            go by name only, and it searches none of the host's site-packages.
         imports: top-level packages that the children can import, beside the standard library, the host's
             site-packages and the target's own package: the directories that hold them are added to their
             sys.path. With () not even the target's own is, and it is sent by value.
@@ -78,7 +80,7 @@ class SandboxExecutor(Executor):
         if isinstance(imports, str):
             msg = f"imports must be a list of package names, not {imports!r}: write imports=[{imports!r}]"
             raise ConfigError(msg)
-        self._reach = Reach(None if imports is None else tuple(imports))
+        self._reach = Reach(None if imports is None else tuple(imports), has_our_version(python))
         self._reach.directories(None)  # the names are looked up once here, to be refused early
         self._allowance = Allowance(registry, toolsets)
         make_room(max_children)

@@ -28,7 +28,7 @@ current directory. Each ARGUMENT is JSON.
 Standard output gets the value and nothing else. What JSON cannot express is printed as an object whose
 only key starts with "$": {"$bytes": "aGk="}, {"$set": [1, 2]}, {"$float": "nan"}; tuples become arrays.
 What the callable itself prints, and its traceback when it fails (exit 1), go to standard error once it
-has ended.
+has ended. While long work runs, standard error shows the time and the last event that the callable emitted.
 
 \b
 Examples:
@@ -49,7 +49,9 @@ def call(
     args = (*_resolved(reference), *(_argument(i, text) for i, text in enumerate(arguments, 1)))
     from sandbox_exec.cli.running import run  # `--help` needs no engine
 
-    outcome, interrupted = run(call_target, args, name=reference, profile=profile, limits=limits)
+    outcome, interrupted = run(
+        call_target, args, name=reference, profile=profile, limits=limits, progress=not as_json
+    )
     STATUS.outcome = outcome
     from sandbox_exec.cli import jsonform
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
+from sandbox_exec.cli.progress import Progress
 from sandbox_exec.cli.report import say, write
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ def run(
     name: str,
     profile: str | None,
     limits: Mapping[str, float | None],
+    progress: bool,
 ) -> tuple[Outcome, bool]:
     """Launches the target and waits for its end.
 
@@ -29,6 +31,7 @@ def run(
         name: for people.
         profile: the profile's name; None for the executor's default.
         limits: fields of `Limits`.
+        progress: whether to show what it is at.
 
     Returns:
         The outcome, and whether Ctrl-C was pressed meanwhile.
@@ -40,10 +43,15 @@ def run(
 
     asked = Limits(**limits)  # type: ignore[arg-type]  # the names are the fields'
     with SandboxExecutor(max_children=1) as executor:
-        return _wait(executor.launch(target, args, profile=profile, limits=asked, name=name))
+        child = executor.launch(target, args, profile=profile, limits=asked, name=name)
+        shown = Progress(name, wanted=progress)
+        try:
+            return _wait(child, shown)
+        finally:
+            shown.close()
 
 
-def _wait(child: Child) -> tuple[Outcome, bool]:
+def _wait(child: Child, progress: Progress) -> tuple[Outcome, bool]:
     interrupts = answered = 0
     while True:
         try:
@@ -52,6 +60,7 @@ def _wait(child: Child) -> tuple[Outcome, bool]:
                 pass
             elif interrupts == 1:
                 child.cancel("interrupted from the keyboard")
+                progress.close()
                 if sys.stderr is not None and sys.stderr.isatty():
                     write(2, b"\n")  # behind the terminal's own "^C"
                 say("cancelling; Ctrl-C once more kills it")
@@ -61,6 +70,6 @@ def _wait(child: Child) -> tuple[Outcome, bool]:
             # Not for ever: a signal that comes just before a thread goes to sleep does not wake it.
             return child.outcome(timeout=0.2), interrupts > 0
         except TimeoutError:
-            continue
+            progress.show(child)
         except KeyboardInterrupt:
             interrupts += 1

@@ -59,7 +59,7 @@ def packed(  # noqa: PLR0913 what one launch is given
         "env": _environment(passed, env),
         "cwd": _directory(cwd),
         "stdin": has_stdin,
-        "path": payload.site_directories(),
+        "path": reach.site(),
     }
     if isinstance(target, Command):
         if args or kwargs:
@@ -70,8 +70,8 @@ def packed(  # noqa: PLR0913 what one launch is given
         _check_total(target.argv, parts["env"])
     elif callable(target):
         parts["target"], places = payload.packed_target(target, reach)
-        parts["path"] = [*payload.site_directories(), *places]
-        parts["args"] = payload.packed_args(args, dict(kwargs))
+        parts["path"] = [*reach.site(), *places]
+        parts["args"] = payload.packed_args(args, dict(kwargs), by_value=reach.same_python)
     else:
         msg = f"a target is a callable or a Command, not {target!r}"
         raise ConfigError(msg)
@@ -105,10 +105,16 @@ def _argv(command: Command) -> list[str]:
     if isinstance(command.argv, str) or not command.argv:
         msg = f"argv must be a list with at least the program, not {command.argv!r}"
         raise ConfigError(msg)
-    argv = [os.fspath(part) for part in command.argv]
+    argv = [_path("argv", part) for part in command.argv]
     for part in argv:
         _check_text("argv", part)
     return argv
+
+
+def _path(what: str, given: object) -> str:
+    if not isinstance(given, str | os.PathLike):
+        raise ConfigError(f"{what} must be text or a path, not {given!r:.200}")
+    return os.fspath(given)
 
 
 def _check_total(argv: Sequence[str], env: object) -> None:
@@ -151,7 +157,7 @@ def _directory(cwd: str | os.PathLike[str] | None) -> str | None:
             return os.getcwd()
         except FileNotFoundError:  # deleted under us: the child stands in /
             return None
-    path = os.fspath(cwd)
+    path = _path("cwd", cwd)
     _check_text("cwd", path)
     if not os.path.isdir(path):
         msg = f"cwd {path!r} is no directory"

@@ -70,6 +70,14 @@ class EventLog:
     def __iter__(self) -> Iterator[Event]:
         return _Following(self)
 
+    def last(self, source: str) -> Event | None:
+        """The newest event of this source that is kept; from any thread."""
+        with self._lock:
+            for entry in reversed(self._entries):
+                if entry.source == source:
+                    return Event(entry.source, entry.kind, entry.at, entry.data)
+        return None
+
     def after(self, number: int) -> tuple[int, Event] | None:
         """Waits for the first event from `number` on; None when no more will come."""
         with self._lock:

@@ -35,13 +35,21 @@ class Command:
     argv: Sequence[str]
 
 
-def packed(value: object) -> Packed:
+def packed(value: object, *, by_value: bool = True) -> Packed:
     """Encodes a value for the child: marshal where it restores exactly, pickle elsewhere.
+
+    Args:
+        value: whatever can be sent.
+        by_value: functions and classes that cannot be imported may go along.
 
     marshal would turn a bytearray or an array silently into bytes, so it gets only what it keeps.
     """
     if _is_plain(value):
         return "marshal", marshal.dumps(value)  # type: ignore[arg-type]  # just looked through
+    if not by_value:
+        import pickle
+
+        return "pickle", pickle.dumps(value, protocol=4)
     import cloudpickle
 
     return "pickle", cloudpickle.dumps(value)
@@ -67,16 +75,22 @@ def _is_plain(value: object) -> bool:
     return True
 
 
-def packed_args(args: Sequence[object], kwargs: dict[str, object]) -> Packed:
+def packed_args(args: Sequence[object], kwargs: dict[str, object], *, by_value: bool = True) -> Packed:
     """Encodes a call's arguments.
+
+    Args:
+        args: by position.
+        kwargs: by name.
+        by_value: functions and classes that cannot be imported may go along.
 
     Raises:
         ConfigError: one of them cannot be sent; it is named.
     """
     try:
-        return packed((tuple(args), kwargs))
+        return packed((tuple(args), kwargs), by_value=by_value)
     except Exception as error:
-        name = next((n for n, v in _named(args, kwargs) if not _can_send(v)), "the arguments together")
+        named = _named(args, kwargs)
+        name = next((n for n, v in named if not _can_send(v, by_value=by_value)), "the arguments together")
         msg = f"cannot send {name} to the child: {type(error).__name__}: {error}. Send plain data instead."
         raise ConfigError(msg) from error
 
@@ -87,9 +101,9 @@ def _named(args: Sequence[object], kwargs: dict[str, object]) -> list[tuple[str,
     ]
 
 
-def _can_send(value: object) -> bool:
+def _can_send(value: object, *, by_value: bool) -> bool:
     try:
-        packed(value)
+        packed(value, by_value=by_value)
     except Exception:  # noqa: BLE001 whatever a hostile __reduce__ raises
         return False
     return True
@@ -101,9 +115,16 @@ class Reach:
 
     Attributes:
         imports: top-level packages whose directories it is given, beside the target's own; () gives it none.
+        same_python: its interpreter is of the host's minor version. Bytecode means something else to another
+            one, and extension modules do not load there: nothing goes by value, and no site-packages.
     """
 
     imports: Sequence[str] | None = None
+    same_python: bool = True
+
+    def site(self) -> list[str]:
+        """The host's site-packages that the child searches."""
+        return site_directories() if self.same_python else []
 
     def directories(self, module: object) -> list[str]:
         """The directories for a target of this module, in the order of the host's sys.path.
@@ -120,7 +141,7 @@ class Reach:
 
     def missing(self, modules: Iterable[str], directories: Sequence[str]) -> str:
         """The first of these modules that a child with these directories will not find, or ""."""
-        known = {*directories, *site_directories()}
+        known = {*directories, *self.site()}
         for module in modules:
             top = module.partition(".")[0]
             if top in sys.stdlib_module_names or top in {"sandbox_worker", "__main__"}:
@@ -159,6 +180,8 @@ def packed_target(target: Callable[..., object], reach: Reach) -> tuple[tuple[ob
     """
     module, name = getattr(target, "__module__", None), getattr(target, "__qualname__", None)
     places = reach.directories(module)
+    if not reach.same_python:
+        return _by_name(target, module, name, reach, places), places
     if isinstance(target, FunctionType) and (modules := _named_modules(target)) is not None:
         made_of = (target.__name__, module, target.__globals__.get("__package__"), modules)
         defaults = (target.__defaults__, target.__kwdefaults__)
@@ -168,6 +191,20 @@ def packed_target(target: Callable[..., object], reach: Reach) -> tuple[tuple[ob
             return ("ref", module, name), places
         return _by_value(target, module, reach, places)
     return _by_value(target, "", reach, places)
+
+
+def _by_name(
+    target: object, module: object, name: object, reach: Reach, places: list[str]
+) -> tuple[object, ...]:
+    """For an interpreter of another version."""
+    names = isinstance(module, str) and isinstance(name, str) and _is_importable(target, module, name)
+    if not names or reach.missing([str(module)], places):
+        msg = (
+            f"cannot send {target!r} to another version of Python: by value needs the host's own. "
+            "Make it importable by name, from the standard library or a package outside site-packages."
+        )
+        raise ConfigError(msg)
+    return "ref", module, name
 
 
 def _by_value(

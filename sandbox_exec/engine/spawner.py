@@ -13,6 +13,7 @@ import os
 import queue
 import signal
 import socket
+import subprocess
 import sys
 import threading
 from collections.abc import Callable
@@ -22,7 +23,7 @@ from typing import Final
 
 import sandbox_worker.protocol
 from sandbox_exec.engine.reaper import Process
-from sandbox_exec.errors import LaunchError
+from sandbox_exec.errors import ConfigError, LaunchError
 
 CONTROL_FD: Final = 3
 HOST_FD: Final = 4
@@ -133,3 +134,23 @@ def _high(fd: int) -> int:
         return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 10)
     finally:
         os.close(fd)
+
+
+_VERSION: Final = "import sys; print(sys.implementation.cache_tag)"
+
+
+def has_our_version(python: str | None) -> bool:
+    """Whether an interpreter is of the host's own implementation and minor version; by asking it.
+
+    Raises:
+        ConfigError: it is no interpreter.
+    """
+    if python is None or python == sys.executable:
+        return True
+    try:
+        run = [python, "-I", "-S", "-c", _VERSION]
+        said = subprocess.run(run, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
+    except (OSError, ValueError, subprocess.SubprocessError) as error:
+        msg = f"python={python!r} is no interpreter that can be run: {error}"
+        raise ConfigError(msg) from error
+    return said == sys.implementation.cache_tag

@@ -148,6 +148,8 @@ def test_waits_of_every_length(executor, timeout):
     ("what", "given"),
     {
         "argv": {"target": sx.Command(["echo", "\ud800"])},
+        "number": {"target": sx.Command(["echo", 3])},
+        "number as cwd": {"target": len, "cwd": 3},
         "argv in all": {"target": sx.Command(["echo", *["x" * 100_000] * 40])},
         "env": {"target": len, "env": {"A": "\ud800"}},
         "cwd": {"target": len, "cwd": "/\ud800"},

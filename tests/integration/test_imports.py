@@ -1,12 +1,16 @@
 """Which code of the user's a child finds, and what is said before a process exists when it will not."""
 
 import importlib
+import math
+import shutil
 import sys
 import textwrap
+from pathlib import Path
 
 import pytest
 
 import sandbox_exec as sx
+from sandbox_exec.engine.spawner import has_our_version
 
 SECONDS = 20
 
@@ -99,3 +103,47 @@ def test_imports_that_cannot_be_had_are_refused_at_once(profile, imports):
 def test_what_is_built_in_or_of_the_standard_library_needs_nothing(profile):
     assert run(profile, len, ("abc",), imports=()).value == 3
     assert run(profile, textwrap.dedent, ("  x",), imports=["json", "sys"]).value == "x"
+
+
+# Other interpreters -----------------------------------------------------------------------------------
+
+
+def another_version():
+    """An interpreter of another minor version, beside ours or on the path; None if there is none."""
+    beside = Path(sys.base_prefix).parent.glob("3.*/bin/python3")
+    named = (shutil.which(f"python3.{minor}") for minor in range(11, 15))
+    for python in sorted({str(place) for place in (*beside, *named) if place}):
+        try:
+            if not has_our_version(python):
+                return python
+        except sx.ConfigError:  # a shim that runs nothing
+            continue
+    return None
+
+
+@pytest.fixture
+def other():
+    return another_version() or pytest.skip("no interpreter of another minor version is installed here")
+
+
+def test_to_another_version_targets_go_by_name_only(profile, other, package):
+    package("pk_x", m="FACTOR = 3\ndef times(n): import sys; return n * FACTOR, sys.version_info[:2]")
+    times = importlib.import_module("pk_x.m").times
+    value, version = run(profile, times, (2,), python=other).value
+    assert value == 6
+    assert version != tuple(sys.version_info[:2])
+    assert run(profile, math.sqrt, (4,), python=other).value == 2.0
+    for by_value in (lambda: 1, package):
+        assert "importable by name" in refused(profile, by_value, python=other)
+    with sx.SandboxExecutor(profile, python=other) as executor:
+        with pytest.raises(sx.ConfigError, match="argument 0"):
+            executor.launch(map, (lambda: 1, [1]))
+        assert executor.launch(sx.Command(["true"])).outcome(SECONDS).error is None
+
+
+@pytest.mark.parametrize(
+    "python", ["/nowhere/python", "/bin/true/x", "/etc/passwd", "python\0", ""], ids=repr
+)
+def test_what_is_no_interpreter_is_refused_at_once(profile, python):
+    with pytest.raises(sx.ConfigError, match="is no interpreter"):
+        sx.SandboxExecutor(profile, python=python)
