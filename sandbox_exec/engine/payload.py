@@ -47,9 +47,7 @@ def packed(value: object, *, by_value: bool = True) -> Packed:
     if _is_plain(value):
         return "marshal", marshal.dumps(value)  # type: ignore[arg-type]  # just looked through
     if not by_value:
-        import pickle
-
-        return "pickle", pickle.dumps(value, protocol=4)
+        return "pickle", _watched_dumps(value, by_value=False)[0]
     import cloudpickle
 
     return "pickle", cloudpickle.dumps(value)
@@ -237,8 +235,12 @@ def _by_value(
 _NAMED: Final = (type, FunctionType, BuiltinFunctionType)
 
 
-def _watched_dumps(value: object) -> tuple[bytes, list[str]]:
-    """The pickle, and the modules that it refers to by name."""
+def _watched_dumps(value: object, *, by_value: bool = True) -> tuple[bytes, list[str]]:
+    """The pickle, and the modules that it refers to by name.
+
+    Raises:
+        TypeError: something would go by value that must not.
+    """
     import io
 
     import cloudpickle
@@ -251,7 +253,10 @@ def _watched_dumps(value: object) -> tuple[bytes, list[str]]:
             if isinstance(found, ModuleType):
                 modules.append(found.__name__)
             elif isinstance(found, _NAMED) and isinstance(module, str):
-                modules.extend([module] if _is_importable(found, module, found.__qualname__) else ())
+                if _is_importable(found, module, found.__qualname__):
+                    modules.append(module)
+                elif not by_value:
+                    raise TypeError(f"{found!r:.200} cannot be imported by name")
 
     made = io.BytesIO()
     Watching(made).dump(value)
