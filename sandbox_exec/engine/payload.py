@@ -280,7 +280,8 @@ def _named_modules(function: FunctionType) -> dict[str, str] | None:
     if function.__closure__ or function.__dict__ or not plain:
         return None
     modules = {}
-    for name in _names(function.__code__):
+    names = _names(function.__code__)
+    for name in names:
         if name in _INTROSPECTIVE:
             return None
         found = function.__globals__.get(name, None)
@@ -288,6 +289,14 @@ def _named_modules(function: FunctionType) -> dict[str, str] | None:
             modules[name] = found.__name__
         elif name in function.__globals__ and found is not function and name != "__name__":
             return None
+    # Of `importlib.util` the code names "importlib" and an attribute: under no name of its own, for only
+    # the import matters.
+    todo = list(modules.values())
+    while todo:
+        package = todo.pop()
+        found = [inner for name in names if (inner := f"{package}.{name}") in sys.modules]
+        modules |= {inner: inner for inner in found}
+        todo += found
     return modules
 
 

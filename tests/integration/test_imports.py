@@ -1,10 +1,12 @@
 """Which code of the user's a child finds, and what is said before a process exists when it will not."""
 
 import importlib
+import importlib.util
 import math
 import shutil
 import sys
 import textwrap
+import xml.dom.minidom
 from pathlib import Path
 
 import pytest
@@ -103,6 +105,14 @@ def test_imports_that_cannot_be_had_are_refused_at_once(profile, imports):
 def test_what_is_built_in_or_of_the_standard_library_needs_nothing(profile):
     assert run(profile, len, ("abc",), imports=()).value == 3
     assert run(profile, textwrap.dedent, ("  x",), imports=["json", "sys"]).value == "x"
+
+
+def uses_submodules():
+    return importlib.util.__name__, xml.dom.minidom.parseString("<a/>").documentElement.tagName
+
+
+def test_submodules_of_the_standard_library_come_along(profile):
+    assert run(profile, uses_submodules).value == ("importlib.util", "a")
 
 
 # Other interpreters -----------------------------------------------------------------------------------
