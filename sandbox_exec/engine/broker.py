@@ -77,7 +77,15 @@ class Broker:
 
     def post(self, command: Command) -> None:
         """Runs `command` on the loop soon."""
+        self.lay(command)
+        self.wake()
+
+    def lay(self, command: Command) -> None:
+        """Has the loop run `command` when it wakes, and does not wake it."""
         self._commands.append(command)
+
+    def wake(self) -> None:
+        """Has the loop make a pass."""
         with contextlib.suppress(OSError, ValueError):  # closed: nobody is left to run it
             os.eventfd_write(self._wake, 1)
 

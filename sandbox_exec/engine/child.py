@@ -231,8 +231,14 @@ class Child:
         warden = self._warden
         if self._outcome is not None or warden is None:
             return False
-        self._ward.broker.post(lambda: warden.cancel(KillAsked(), ""))
-        warden.strike()  # at once: the loop may be at another child
+        broker = self._ward.broker
+        # Known before the death can be, and struck at once: the loop may be at another child, and awake it
+        # would be in the way.
+        broker.lay(lambda: warden.cancel(KillAsked(), ""))
+        try:
+            warden.strike()
+        finally:
+            broker.wake()
         return True
 
     def _pass(self, number: int) -> None:
