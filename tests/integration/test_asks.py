@@ -1,6 +1,5 @@
 """Host tools: granted by what the host holds, run off the loop, never for ever."""
 
-import sqlite3
 import sys
 import threading
 import time
@@ -194,7 +193,7 @@ class Unsendable:
     [
         (lambda: [threading.Lock()], "what 'odd' returned cannot be sent: TypeError: "),
         (Unsendable, "what 'odd' returned cannot be sent: SystemExit: no"),
-        (lambda: sqlite3.connect(":memory:"), "what 'odd' returned cannot be sent: TypeError: "),
+        (lambda: threading.Lock(), "what 'odd' returned cannot be sent: TypeError: "),
         (lambda: sys.modules["children.watch"], "the tool's answer cannot be had in a child: "),
     ],
 )
