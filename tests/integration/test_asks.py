@@ -193,7 +193,7 @@ class Unsendable:
     [
         (lambda: [threading.Lock()], "what 'odd' returned cannot be sent: TypeError: "),
         (Unsendable, "what 'odd' returned cannot be sent: SystemExit: no"),
-        (threading.Lock, "what 'odd' returned cannot be sent: TypeError: "),
+        (lambda: [threading.Lock()], "what 'odd' returned cannot be sent: TypeError: "),
         (lambda: sys.modules["children.watch"], "the tool's answer cannot be had in a child: "),
     ],
 )
