@@ -193,7 +193,6 @@ class Unsendable:
     [
         (lambda: [threading.Lock()], "what 'odd' returned cannot be sent: TypeError: "),
         (Unsendable, "what 'odd' returned cannot be sent: SystemExit: no"),
-        (lambda: [threading.Lock()], "what 'odd' returned cannot be sent: TypeError: "),
         (lambda: sys.modules["children.watch"], "the tool's answer cannot be had in a child: "),
     ],
 )
