@@ -245,7 +245,12 @@ class SandboxExecutor(Executor):
         ward = self._shut()
         if error is not None and ward is not None:
             ward.close()
-        self.shutdown()
+        try:
+            self.shutdown()
+        except BaseException:  # Ctrl-C while the submitted jobs are finished
+            if ward is not None:
+                ward.close()
+            raise
 
 
 @dataclass(frozen=True, slots=True)

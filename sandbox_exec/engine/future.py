@@ -6,11 +6,12 @@ cancelled by its public methods; `running` asks the child instead.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from sandbox_exec.engine.states import SubagentState
@@ -18,6 +19,7 @@ from sandbox_exec.errors import ExecutorClosed
 
 if TYPE_CHECKING:
     from sandbox_exec.engine.child import Child
+    from sandbox_exec.engine.outcome import Outcome
 
 T = TypeVar("T")
 LEAVE_QUEUE_SECONDS: Final = 1.0  # a cancelled child leaves the queue in the loop's next pass
@@ -95,20 +97,23 @@ class ChildFuture(Future[T]):
 
     def end(self) -> None:
         """The child has ended. On the loop, once."""
-        outcome = self.child.outcome()
-        if outcome.state is SubagentState.CANCELLED:
-            super().cancel()
-            self.set_running_or_notify_cancel()
-        else:
-            self.set_running_or_notify_cancel()
-            if outcome.error is not None:
-                self.set_exception(outcome.exception())
-            else:
-                self.set_result(outcome.value)  # type: ignore[arg-type]  # what the target promised
+        with contextlib.suppress(InvalidStateError, RuntimeError):  # its holder has set it already
+            self._settle(self.child.outcome())
         with self._callbacks_lock:
             callbacks, self._callbacks = self._callbacks or [], None
         if callbacks and not self._perform(lambda: self._call_all(callbacks)):
             self._call_all(callbacks)  # no thread is to be had: better here than never
+
+    def _settle(self, outcome: Outcome) -> None:
+        if outcome.state is SubagentState.CANCELLED:
+            super().cancel()
+            self.set_running_or_notify_cancel()
+            return
+        self.set_running_or_notify_cancel()
+        if outcome.error is not None:
+            self.set_exception(outcome.exception())
+        else:
+            self.set_result(outcome.value)  # type: ignore[arg-type]  # what the target promised
 
     def _call_all(self, callbacks: list[Callable[[Future[T]], object]]) -> None:
         for callback in callbacks:
@@ -117,5 +122,5 @@ class ChildFuture(Future[T]):
     def _call(self, callback: Callable[[Future[T]], object]) -> None:
         try:
             callback(self)
-        except Exception:
+        except BaseException:
             logging.getLogger("concurrent.futures").exception("exception calling callback for %r", self)

@@ -57,7 +57,7 @@ class Pool:
         while (job := self._jobs.get()) is not None:
             try:
                 job()
-            except Exception as error:  # noqa: BLE001 a bug of ours must not cost the thread as well
+            except BaseException as error:  # noqa: BLE001 a bug of ours must not cost the thread as well
                 sys.excepthook(type(error), error, error.__traceback__)
             job = None  # a child's text and all that was made of it would wait here for the next one
             with self._lock:

@@ -167,6 +167,21 @@ def test_callbacks_run_in_order_off_the_loop_and_one_that_raises_harms_nobody(ex
     assert "exception calling callback" in caplog.text
 
 
+def test_a_future_that_its_holder_set_harms_nobody(executor):
+    future = executor.submit(time.sleep, 0.2)
+    future.set_result(5)
+    future.child.outcome(SECONDS)
+    assert executor.submit(abs, -1).result(SECONDS) == 1
+
+
+def test_callbacks_that_exit_cost_no_thread(executor):
+    done = threading.Event()
+    for _ in range(6):
+        executor.submit(abs, 1).add_done_callback(lambda _: sys.exit(1))
+    executor.submit(abs, 1).add_done_callback(lambda _: done.set())
+    assert done.wait(SECONDS)
+
+
 def test_callbacks_may_submit_and_wait(executor):
     heard, done = [], threading.Event()
 
