@@ -108,11 +108,12 @@ class Child:
     @property
     def process(self) -> ChildProcess:
         """The same child as a `multiprocess` process object, always the same one."""
-        if self._process is None:
-            from sandbox_exec.engine.process import ChildProcess  # 50 ms, for those who ask
+        from sandbox_exec.engine.process import ChildProcess  # 50 ms, for those who ask
 
-            self._process = ChildProcess(self)
-        return self._process
+        with self._ward.lock:
+            if self._process is None:
+                self._process = ChildProcess(self)
+            return self._process
 
     def outcome(self, timeout: float | None = None) -> Outcome:
         """Waits for the end.

@@ -48,6 +48,7 @@ class _Popen:
         self._child = child
         self.sentinel = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self.close = weakref.finalize(self, os.close, self.sentinel)
+        self.close.atexit = False  # the loop rings until the executor is closed, which may be later
 
     @property
     def pid(self) -> int | None:
