@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import resource
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from sandbox_exec.confinement.limits import Limits
 from sandbox_exec.confinement.policy import APPLIED, Profile, refusal
 from sandbox_exec.errors import ConfigError, ProfileError
+from sandbox_worker import protocol
 
 # As the host program was given it: an executor may raise its own, and select() fails beyond 1,024.
 _FILES: Final = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -52,6 +53,11 @@ def compile_plan(profile: Profile, asked: Limits | None = None, policies: Sequen
     if (reason := refusal(profile)) is not None:
         raise ProfileError(reason)
     limits = profile.limits.tightened(asked) if asked is not None else profile.limits
+    limits = replace(
+        limits,  # what a profile leaves open is bounded all the same: the host decodes results
+        result_bytes=limits.result_bytes or protocol.DEFAULT_RESULT_BYTES,
+        result_items=limits.result_items or protocol.DEFAULT_RESULT_ITEMS,
+    )
     missing = tuple(layer for layer in profile.prefer if layer not in APPLIED)
     opened = tuple(f"toolset {name}" for name in policies)
     return Plan(limits, rlimits(limits), degraded=missing + opened)
