@@ -43,7 +43,7 @@ class StatusLine:
         error = None if outcome is None else outcome.error
         record = {
             "exit": code,
-            "by": "sandboxed" if outcome is None or self._ended_by_us(outcome) else "command",
+            "by": "sandboxed" if outcome is None or self._ended_by_us(outcome, code) else "command",
             "state": None if outcome is None else outcome.state.value,
             "classification": None if error is None else error.classification,
             "signal": None if outcome is None else outcome.exit.signal,
@@ -52,10 +52,10 @@ class StatusLine:
         os.write(fd, f"{json.dumps(record)}\n".encode())
         os.close(fd)
 
-    def _ended_by_us(self, outcome: Outcome) -> bool:
+    def _ended_by_us(self, outcome: Outcome, code: int) -> bool:
         error = outcome.error
         if error is None:
-            return False
+            return code != 0  # what it gave could not be written
         never_became_it = self.is_command and bool(error.type_name)
         limit = outcome.exit.cause not in {"none", "STATUS_TAKEN"}
         return never_became_it or limit or error.classification in _OURS

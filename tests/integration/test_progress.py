@@ -69,3 +69,12 @@ def test_a_live_line_on_a_terminal_that_is_gone_in_the_end(folder):
     assert process.returncode == 0
     assert b"mine:work: 2 s, step" in shown
     assert b"step\x1b" not in shown  # what the child says moves no cursor
+
+
+def test_a_value_that_cannot_be_written_is_no_word_of_the_targets(tmp_path):
+    with open(tmp_path / "status", "w+") as status, open("/dev/full", "w") as full:
+        argv = [SANDBOXED, "call", "--status-fd", str(status.fileno()), "math:sqrt", "4"]
+        done = subprocess.run(argv, stdout=full, pass_fds=[status.fileno()], timeout=30, check=False)
+        assert done.returncode == 125
+        status.seek(0)
+        assert '"by": "sandboxed"' in status.read()
